@@ -43,6 +43,7 @@ from millstream.parallel.collectives import PendingCollective, RankGroup
 from millstream.parallel.groups import Groups
 from millstream.parallel.layers import stage_blocks
 from millstream.parallel.mesh_dit import MeshDiT
+from millstream.parallel.peer_memory import PeerMemory
 from millstream.parallel.shares import share_of
 from millstream.planner.communication import all_gather, all_reduce, all_to_all, point_to_point
 from millstream.planner.hardware import PCIE5, Device, Fleet, Link, find_device
@@ -55,6 +56,8 @@ TURNS, TURN = 5, 2
 """So many turns of so many chunks each."""
 SPLITS = ("tp2", "tp4", "tp8", "sp2", "sp4", "pp2", "pp4")
 CARDS = ("H100", "H200", "B200")
+MEETING_US = 4.0
+"""Stated: a barrier on the device between cards of one NVLink switch, replayed in a graph."""
 RESULT = RESULTS / "shares.json"
 
 
@@ -86,7 +89,7 @@ CASES = {
 class AbsentPeers(RankGroup):
     """A group of which one rank is here: a collective copies what it would send, and is counted."""
 
-    sent: Counter[tuple[Kind, int]] = field(default_factory=Counter)
+    sent: Counter[tuple[str, int]] = field(default_factory=Counter)
     """How often, by kind and bytes."""
 
     def sum(self, x: Tensor, what: str) -> Tensor:
@@ -104,6 +107,9 @@ class AbsentPeers(RankGroup):
     def collect_rows(self, x_SD: Tensor, what: str) -> Tensor:
         self.sent["collect", x_SD.nbytes] += 1
         return x_SD.expand(self.size, *x_SD.shape).flatten(0, 1)
+
+    def meet(self, kind: Kind, what: str, x: Tensor, barrier: Callable[[], None]) -> None:
+        self.sent[f"peer {kind}", x.nbytes] += 1
 
     def _copied(self, kind: Kind, x: Tensor) -> Tensor:
         if self.size > 1:
@@ -128,10 +134,10 @@ def groups_of(topology: Topology) -> Groups:
 class Chunks:
     """A chunk's model calls over a full window, again and again."""
 
-    def __init__(self, case: Case, topology: Topology, groups: Groups | None = None) -> None:
+    def __init__(self, case: Case, topology: Topology, groups: Groups | None = None, peers: PeerMemory | None = None) -> None:
         spec, self.stream = case.spec, case.stream
         self.groups, self.steps = groups or groups_of(topology), len(self.stream.steps)
-        self.dit = self._made(spec, topology, case)
+        self.dit = self._made(spec, topology, case, peers)
         config = self.dit.config
         grid = RingShape.of(config, self.stream).grid
         shape = RingShape(
@@ -158,7 +164,7 @@ class Chunks:
                 self.dit(self.latents, self.level, self.ring, self.cross)
             self.dit.commit(self.latents, self.level, self.ring, self.cross)
 
-    def warm_up(self) -> Counter[tuple[Kind, int]]:
+    def warm_up(self) -> Counter[tuple[str, int]]:
         """Until everything is recorded. What one chunk sends, which a recorded one no longer counts."""
         stage = self.groups.stage
         assert isinstance(stage, AbsentPeers)
@@ -179,7 +185,7 @@ class Chunks:
         ended.synchronize()
         return begun.elapsed_time(ended) / TURN
 
-    def _made(self, spec: ModelSpec, topology: Topology, case: Case) -> CausalDiT | MeshDiT:
+    def _made(self, spec: ModelSpec, topology: Topology, case: Case, peers: PeerMemory | None) -> CausalDiT | MeshDiT:
         bounds = even_bounds(spec.dit.layers, topology.pp)
         share = share_of(topology, LEADER, bounds)
         with empty_modules():
@@ -190,7 +196,7 @@ class Chunks:
                 put(dit, name, frozen(kept.clone()))
         speed = of_generator(replace(ALL, fp8=FP8_GROUPS if case.fp8 else ()))
         if topology.pp == 1:
-            return connect(dit, topology, self.groups, bounds=bounds, speed=speed)
+            return connect(dit, topology, self.groups, bounds=bounds, speed=speed, peers=peers)
         # A stage's own part of a call, without its neighbours: embedding, its blocks, and the head, which one of them has.
         dit.blocks = stage_blocks(dit.blocks, bounds, 0)
         return connect(dit, Topology.parse("front+1"), self.groups, bounds=(0, len(dit.blocks)), speed=speed)
@@ -213,12 +219,16 @@ def measure(case: Case, splits: Sequence[str]) -> Iterator[tuple[str, dict[str, 
                 "share_ms": statistics.median(ours for ours, _ in turns),
                 "whole_ms": statistics.median(all_ for _, all_ in turns),
                 "of_whole": statistics.median(ours / all_ for ours, all_ in turns),
-                "sent": [{"kind": kind, "bytes": size, "times": times} for (kind, size), times in sorted(sent.items())],
+                "sent": listed(sent),
             },
         )
         del share
         gc.collect()
         torch.cuda.empty_cache()
+
+
+def listed(sent: Counter[tuple[str, int]]) -> list[dict[str, Any]]:
+    return [{"kind": kind, "bytes": size, "times": times} for (kind, size), times in sorted(sent.items())]
 
 
 def sent_ms(sent: Sequence[dict[str, Any]], ranks: int, link: Link) -> float:
@@ -233,8 +243,16 @@ def collective_ms(kind: str, size: float, ranks: int, link: Link) -> float:
         "scatter": all_gather,
         "exchange": all_to_all,
         "collect": lambda size, ranks, link: all_gather(ranks * size, ranks, link),
+        "peer scatter": lambda size, ranks, link: met_ms((ranks - 1) / ranks * size, link),
+        "peer collect": lambda size, ranks, link: met_ms((ranks - 1) * size, link),
+        "peer sum": lambda size, ranks, link: met_ms((ranks - 1) * size, link),
     }
     return of_kind[kind](size, ranks, link)
+
+
+def met_ms(size: float, link: Link) -> float:
+    """Of a collective in memory that all ranks reach: a meeting, and so many bytes in each direction of the link."""
+    return MEETING_US / 1e3 + size / link.beta_gb_s / 1e6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

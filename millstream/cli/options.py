@@ -47,7 +47,7 @@ Fast = Annotated[
     typer.Option(
         help="auto: what costs no quality, on a GPU, and what makes Brook live, on a CPU. off, on, or names: blocks, "
         "round_keys, even_waves, decoder, "
-        "own_convolution, graphs, paired_commits, low_attention, thin_decoder; on,-graphs is all but."
+        "own_convolution, graphs, paired_commits, low_attention, peer_memory, thin_decoder; on,-graphs is all but."
     ),
 ]
 OffloadText = Annotated[bool, typer.Option("--offload-text", help="Keep the text encoder in host memory between prompts.")]

@@ -47,6 +47,9 @@ class Speed:
     """The 3x3x3 convolution of our own where it can be built; needs `decoder`."""
     paired_commits: bool = False
     """A chunk's commit in one call with the next chunk's first step; block-causal, hence exact."""
+    peer_memory: bool = False
+    """Tensor-parallel ranks of one machine sum and collect in each other's GPU memory, where it can be reached, instead of by
+    NCCL; needs `blocks`."""
     graphs: bool = False
     """Model calls as CUDA graphs, one for each level the window is filled to; needs `blocks`."""
 
@@ -55,8 +58,10 @@ class Speed:
             raise ConfigError(f"fp8 knows no layer group {', '.join(unknown)}; known: {', '.join(FP8_GROUPS)}")
         if self.int8 and self.blocks:
             raise ConfigError("int8 is a way to run plain blocks, on a CPU; switch blocks off")
-        if (self.fp8 or self.round_keys or self.low_attention or self.graphs) and not self.blocks:
-            raise ConfigError("fp8, round_keys, low_attention and graphs are ways to run fast blocks; switch blocks on too")
+        if (self.fp8 or self.round_keys or self.low_attention or self.peer_memory or self.graphs) and not self.blocks:
+            raise ConfigError(
+                "fp8, round_keys, low_attention, peer_memory and graphs are ways to run fast blocks; switch blocks on too"
+            )
         if self.even_waves and not self.round_keys:
             raise ConfigError("even_waves shares out a round number of keys; switch round_keys on too")
         if self.own_convolution and not self.decoder:
@@ -83,7 +88,7 @@ ALL = Speed(blocks=True, round_keys=True, even_waves=True, decoder=True, own_con
 for by name."""
 
 
-OF_GENERATOR = ("blocks", "fp8", "round_keys", "even_waves", "low_attention", "paired_commits", "graphs")
+OF_GENERATOR = ("blocks", "fp8", "round_keys", "even_waves", "low_attention", "paired_commits", "peer_memory", "graphs")
 """Those that a rank of a mesh has a part in; the others are of whoever makes the pictures."""
 
 

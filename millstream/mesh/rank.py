@@ -43,10 +43,11 @@ from millstream.models.registry import load_dit
 from millstream.models.weights.fingerprint import FingerprintRecorder, fingerprint_of
 from millstream.ops.precision import DTYPES
 from millstream.parallel.apply import connect, disconnect
-from millstream.parallel.collectives import GLOO, NCCL
+from millstream.parallel.collectives import GLOO, NCCL, RankGroup
 from millstream.parallel.compiled import compile_blocks
 from millstream.parallel.groups import Groups, create_groups
 from millstream.parallel.mesh_dit import MeshDiT
+from millstream.parallel.peer_memory import PeerMemory, find_peer_memory
 from millstream.parallel.shares import ParameterShare, share_of
 from millstream.wire.pairing import HERE, Way, call
 
@@ -181,10 +182,20 @@ def _assembled(
     facts = facts_of(config, backend) | share_facts | {"layers": str(bounds)}
     compare_with_all(rendezvous, rank, config, facts, "weights")
     groups = recorded(join_groups(rendezvous, topology, rank, config.limits, backend=backend), record)
-    share = connect(dit, topology, groups, bounds=bounds, head_groups=config.head_groups, speed=config.speed)
+    peers = _peers(groups.stage, device) if config.speed.peer_memory and topology.tp > 1 else None
+    share = connect(dit, topology, groups, bounds=bounds, head_groups=config.head_groups, speed=config.speed, peers=peers)
     if config.compile_backend:
         compile_blocks(share, backend=config.compile_backend)
     return share, groups
+
+
+def _peers(stage: RankGroup, device: torch.device) -> PeerMemory | None:
+    """Those of this rank's stage, if it has any: its leader says which way sums go."""
+    found = find_peer_memory(stage, device)
+    if stage.place == 0:
+        way = f"by collectives; no peer_memory: {found}" if isinstance(found, str) else "in its peers' memory"
+        print(f"millstream: {stage.name} sums {way}", file=sys.stderr, flush=True)
+    return None if isinstance(found, str) else found
 
 
 def _load_share(config: MeshConfig, spec: ModelSpec, share: ParameterShare, device: torch.device) -> tuple[CausalDiT, bytes]:

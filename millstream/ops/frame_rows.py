@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+Addend = Tensor | Sequence[Tensor]
+"""What is added to a residual, whole or in parts: those of several ranks, summed in float32 in their order."""
 
 
 class RowsOfFrames(NamedTuple):

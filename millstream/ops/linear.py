@@ -12,10 +12,11 @@ from torch.nn import functional as F
 from millstream.ops.fp8 import Rows8
 
 
-def linear_rows(x: Rows8, weight: Rows8, bias_O: Tensor) -> Tensor:
-    """[L, O] in the bias's dtype. `weight` has a row for each output."""
+def linear_rows(x: Rows8, weight: Rows8, bias_O: Tensor, out: Tensor | None = None) -> Tensor:
+    """[L, O] in the bias's dtype, in `out` if there is one. `weight` has a row for each output."""
     if not x.values_LI.is_cuda:
-        return F.linear(x.restored(), weight.restored(), bias_O.float()).to(bias_O.dtype)
+        found = F.linear(x.restored(), weight.restored(), bias_O.float()).to(bias_O.dtype)
+        return found if out is None else out.copy_(found)
     return torch._scaled_mm(
         x.values_LI,
         weight.values_LI.t(),
@@ -24,6 +25,7 @@ def linear_rows(x: Rows8, weight: Rows8, bias_O: Tensor) -> Tensor:
         bias=bias_O,
         out_dtype=bias_O.dtype,
         use_fast_accum=True,
+        out=out,
     )
 
 

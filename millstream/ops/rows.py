@@ -16,13 +16,13 @@ from torch.nn import functional as F
 from millstream.ops.attention import AttentionShare
 from millstream.ops.backend import runs_kernels
 from millstream.ops.fp8 import Rows8, quantise
-from millstream.ops.frame_rows import RowsOfFrames
+from millstream.ops.frame_rows import Addend, RowsOfFrames
 from millstream.ops.norms import rms_norm
 
 
 def add_norm(
     x_LD: Tensor,
-    y_LD: Tensor | None,
+    y: Addend | None,
     gate_FD: Tensor | None,
     scale: Tensor,
     shift: Tensor,
@@ -31,39 +31,58 @@ def add_norm(
     fp8: bool,
     later_D: Tensor | None = None,
     rows: RowsOfFrames | None = None,
+    outs: Sequence[Tensor | Rows8] = (),
 ) -> Tensor | Rows8:
     """Add `y * gate` to `x` in place, then its layer norm: modulated by frame, or affine if `scale` is one vector [D].
 
     `gate`, and `scale` and `shift` of the modulated kind, are [F, D] with any stride between frames, all the same one. `later`
     is added to `x` too, but the norm does not see it: the bias of a product that will add itself to `x`.
+
+    The result goes to all of `outs`, if there are any: several ranks' memory. The answer is the first of them.
     """
     if runs_kernels(x_LD):
         from millstream.ops.kernels.rows import launch_add_norm
 
-        return launch_add_norm(x_LD, y_LD, gate_FD, scale, shift, later_D, eps=eps, fp8=fp8, rows=rows)
-    seen = x_LD.float() if y_LD is None else _with_gated(x_LD, y_LD, gate_FD, rows)
+        return launch_add_norm(x_LD, y, gate_FD, scale, shift, later_D, eps=eps, fp8=fp8, rows=rows, outs=outs)
+    seen = x_LD.float() if y is None else _with_gated(x_LD, y, gate_FD, rows)
     normed = F.layer_norm(seen.to(x_LD.dtype).float(), x_LD.shape[-1:], eps=eps)
     x_LD.copy_(seen if later_D is None else seen + later_D.float())
     if scale.dim() == 2:
         normed = normed * (1 + _of_rows(scale, len(x_LD), rows)) + _of_rows(shift, len(x_LD), rows)
     else:
         normed = normed * scale.float() + shift.float()
-    return quantise(normed) if fp8 else normed.to(x_LD.dtype)
+    found = quantise(normed) if fp8 else normed.to(x_LD.dtype)
+    for out in outs:
+        _copy_rows(out, found)
+    return outs[0] if outs else found
 
 
-def add_gated(x_LD: Tensor, y_LD: Tensor, gate_FD: Tensor | None, rows: RowsOfFrames | None = None) -> None:
+def add_gated(x_LD: Tensor, y: Addend, gate_FD: Tensor | None, rows: RowsOfFrames | None = None) -> None:
     """`x += y * gate`, rounded once. `gate` is [F, D] with any stride between frames."""
     if runs_kernels(x_LD):
         from millstream.ops.kernels.rows import launch_add_gated
 
-        return launch_add_gated(x_LD, y_LD, gate_FD, rows)
-    x_LD.copy_(_with_gated(x_LD, y_LD, gate_FD, rows))
+        return launch_add_gated(x_LD, y, gate_FD, rows)
+    x_LD.copy_(_with_gated(x_LD, y, gate_FD, rows))
     return None
 
 
-def _with_gated(x_LD: Tensor, y_LD: Tensor, gate_FD: Tensor | None, rows: RowsOfFrames | None) -> Tensor:
-    update = y_LD.float()
+def _with_gated(x_LD: Tensor, y: Addend, gate_FD: Tensor | None, rows: RowsOfFrames | None) -> Tensor:
+    first, *others = (y,) if isinstance(y, Tensor) else y
+    update = first.float()
+    for part in others:
+        update = update + part.float()
     return x_LD.float() + (update if gate_FD is None else update * _of_rows(gate_FD, len(x_LD), rows))
+
+
+def _copy_rows(out: Tensor | Rows8, found: Tensor | Rows8) -> None:
+    if isinstance(out, Rows8):
+        assert isinstance(found, Rows8), "rows in e4m3 have scales"
+        out.values_LI.copy_(found.values_LI)
+        out.scales_L1.copy_(found.scales_L1)
+    else:
+        assert isinstance(found, Tensor), "rows in e4m3 go where there is room for scales"
+        out.copy_(found)
 
 
 def _of_rows(of_frames_FD: Tensor, count: int, rows: RowsOfFrames | None) -> Tensor:

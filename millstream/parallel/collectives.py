@@ -8,7 +8,7 @@ memory.What a rank called is on record (`parallel/called.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -198,6 +198,12 @@ class RankGroup:
         with self._begin("collect", what, part):
             _all_gather(_plain_bytes(wire), _plain_bytes(mine), group=self._backend)
         self._back(wire, whole_N)
+
+    def meet(self, kind: Kind, what: str, x: Tensor, barrier: Callable[[], None]) -> None:
+        """A collective in memory that all ranks reach: `x` is written, and may be read by all after the `barrier`."""
+        self._refuse(kind, what, x)
+        with self._begin(kind, what, x):
+            barrier()
 
     def exchange(self, parts: Tensor, what: str) -> Tensor:
         """Part i of the first dimension goes to place i; what comes back lies in the order of places."""

@@ -19,6 +19,7 @@ from millstream.core.speed import Speed
 from millstream.models.dit import SelfAttention
 from millstream.models.fast.attention import FastSelfAttention, Ring, joined
 from millstream.ops.fp8 import Rows8
+from millstream.ops.frame_rows import Addend
 from millstream.ops.packed import PackedQueries
 from millstream.ops.ring_write import put_heads, turn_heads
 from millstream.ops.rope import Phases
@@ -52,7 +53,7 @@ class SequenceFastAttention(FastSelfAttention):
         super().__init__(whole, speed)
         self._spread = spread
 
-    def forward(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> Tensor:
+    def forward(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> Addend:
         parts = zip(rings, self._heads(x, layer, rings), strict=True)
         answers = [self._attend(self._put(heads, layer, ring), layer, ring, fp8=False) for ring, heads in parts]
         return self.out(self._tokens(joined(answers)))

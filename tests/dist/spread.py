@@ -8,14 +8,21 @@ from millstream.models.dit import CausalDiT
 from millstream.parallel.apply import connect, even_bounds
 from millstream.parallel.groups import Groups
 from millstream.parallel.mesh_dit import MeshDiT
+from millstream.parallel.peer_memory import PeerMemory
 from millstream.parallel.shares import keep_share, share_of
 
 
 def parallelise(
-    dit: CausalDiT, topology: Topology, groups: Groups, *, head_groups: int = 1, speed: Speed = PLAIN
+    dit: CausalDiT,
+    topology: Topology,
+    groups: Groups,
+    *,
+    head_groups: int = 1,
+    speed: Speed = PLAIN,
+    peers: PeerMemory | None = None,
 ) -> CausalDiT | MeshDiT:
     """What to call instead of `dit`."""
     topology.check(dit.config, head_groups=head_groups)
     bounds = even_bounds(len(dit.blocks), topology.pp)
     keep_share(dit, share_of(topology, groups.mesh.rank, bounds))
-    return connect(dit, topology, groups, bounds=bounds, head_groups=head_groups, speed=speed)
+    return connect(dit, topology, groups, bounds=bounds, head_groups=head_groups, speed=speed, peers=peers)

@@ -22,10 +22,11 @@ from millstream.core.speed import ALL, of_generator
 from millstream.models.fast.apply import quicken
 from millstream.models.fast.recorded import GraphRecorder, RecordedStack
 from millstream.parallel.apply import disconnect
-from millstream.parallel.collectives import NCCL
+from millstream.parallel.collectives import NCCL, RankGroup
 from millstream.parallel.fast_tensor import TensorSpread
 from millstream.parallel.groups import Groups, leave_groups
 from millstream.parallel.mesh_dit import MeshDiT
+from millstream.parallel.peer_memory import PeerMemory, symmetric_memory
 from tests.dist.calls import FOUR_HEADS, flows
 from tests.unit.models_for_tests import dit, relative_error
 from tests.unit.parallel.test_group_of_one import groups_of_one, say_all
@@ -81,12 +82,19 @@ def graph() -> dict[str, object]:
     return {"refused when cold": refused, "wrong replays": wrong}
 
 
-def blocks() -> dict[str, object]:
+def peers() -> dict[str, object]:
+    """The same blocks, whose sums are in symmetric memory."""
+    os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"  # of which one card has none
+    return blocks(lambda group: PeerMemory(symmetric_memory(group, GPU)))
+
+
+def blocks(find: Callable[[RankGroup], PeerMemory | None] = lambda _: None) -> dict[str, object]:
     """Fast blocks recorded with their sums inside, against the same blocks alone; then forgotten, and the groups are left."""
     groups, speed = started(), of_generator(ALL)
     stream = dict(chunks=16, window=6, sink=0)
     expected = flows(quicken(dit(WIDE).to(GPU, torch.bfloat16), speed), **stream)
-    share = MeshDiT(quicken(dit(WIDE).to(GPU, torch.bfloat16), speed, TensorSpread(groups.stage)), groups.stage)
+    spread = TensorSpread(groups.stage, find(groups.stage))
+    share = MeshDiT(quicken(dit(WIDE).to(GPU, torch.bfloat16), speed, spread), groups.stage)
     assert isinstance(share.dit.blocks, RecordedStack)
     found = flows(share, **stream)
     error, held = relative_error(found.float(), expected.float()), len(groups.stage.recordings)
@@ -137,6 +145,7 @@ CASES: dict[str, Callable[[], dict[str, object]]] = {
     "collectives": collectives,
     "graph": graph,
     "blocks": blocks,
+    "peers": peers,
     "restart": restart,
     "timeout": timeout,
 }

@@ -7,6 +7,7 @@ is looked for: see `refuse_forgetful_loops`.
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from typing import Any
 
 import triton
@@ -37,9 +38,10 @@ def refuse_forgetful_loops() -> None:
     CodeGenerator._find_carries = found
 
 
-def build(kernel: Any, types: str, constants: dict[str, Any], warps: int = 4) -> None:
-    """`types` are those of the arguments that are no constants, in order; a star is a pointer."""
-    given = iter(types.split())
+def build(kernel: Any, types: str | Sequence[Any], constants: dict[str, Any], warps: int = 4) -> None:
+    """`types` are those of the arguments that are no constants, in order; a star is a pointer,
+    and several in one are a tuple."""
+    given = iter(types.split() if isinstance(types, str) else types)
     signature = {name: "constexpr" if name in constants else next(given) for name in kernel.arg_names}
     fixed = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     built = triton.compile(
@@ -70,10 +72,11 @@ def main() -> None:
     for fp8, out, scales in ((False, "*bf16", "*bf16"), (True, "*fp8e4nv", "*fp32")):
         build(rows._join_heads, f"*bf16 {out} {scales} i32", ROW | dict(PART=ROW["WIDTH"] // 2, FP8=fp8))
         for on in (False, True):
+            parts, copies = (4, 2) if on else (1, 1)
             build(
                 rows._add_norm,
-                f"*bf16 *bf16 *bf16 *bf16 *bf16 *bf16 {out} {scales} i32 i32 i32 i32 fp32",
-                ROW | dict(ADDS=True, GATED=on, MODULATED=not on, LATER=on, FP8=fp8),
+                ["*bf16", ("*bf16",) * parts, *["*bf16"] * 4, (out,) * copies, (scales,) * copies, *["i32"] * 4, "fp32"],
+                ROW | dict(PARTS=parts, GATED=on, MODULATED=not on, LATER=on, COPIES=copies, FP8=fp8),
             )
             build(
                 rows._finish_attention,
@@ -81,7 +84,8 @@ def main() -> None:
                 ROW | dict(HEAD=128, PARTS=5 if on else 1, SUMS=on, FP8=fp8),
             )
     for gated in (False, True):
-        build(rows._add_gated, "*bf16 *bf16 *bf16 i32 i32 i32 i32", ROW | dict(GATED=gated))
+        parts = 2 if gated else 1
+        build(rows._add_gated, ["*bf16", ("*bf16",) * parts, "*bf16", *["i32"] * 4], ROW | dict(PARTS=parts, GATED=gated))
     build(graph_memsets._zero_word, "*i32", {}, warps=1)
     build(rows._norm_query, "*bf16 *bf16 *bf16 fp32", ROW)
     build(rows._gelu_rows, "*bf16 *fp8e4nv *fp32", dict(WIDTH=8960, FIRST=8192, REST=1024), warps=8)

@@ -20,6 +20,7 @@ from millstream.models.kv import PaddedSpan
 from millstream.models.packed import PackedWindow
 from millstream.ops.attention import AttentionShare, attend, attend_in_shares
 from millstream.ops.fp8 import Rows8
+from millstream.ops.frame_rows import Addend
 from millstream.ops.low_attention import attend_packed
 from millstream.ops.packed import PackedQueries
 from millstream.ops.ring_write import write_ring
@@ -72,7 +73,7 @@ class FastSelfAttention(nn.Module):
         """How it wants its input."""
         return self.qkv.is_fp8
 
-    def forward(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> Tensor:
+    def forward(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> Addend:
         parts = zip(rings, self._rows(x, layer, rings), strict=True)
         # one after the other: two may be the same ring at two times
         return self.out(joined([self._answer(rows, layer, ring) for ring, rows in parts]))

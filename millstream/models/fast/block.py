@@ -17,13 +17,14 @@ from millstream.models.fast.attention import FastCrossAttention, Ring
 from millstream.models.fast.linear import Dense
 from millstream.models.fast.spread import ALONE, Spread
 from millstream.ops.fp8 import Rows8
+from millstream.ops.frame_rows import Addend
 from millstream.ops.rows import add_norm, gelu_rows
 
 
 class PendingResidual(NamedTuple):
     """What is still to be added to the residual."""
 
-    y_LD: Tensor | None = None
+    y: Addend | None = None
     gate_FD: Tensor | None = None
 
 
@@ -35,7 +36,7 @@ class FastBlock(nn.Module):
         self.self_attn = spread.attention(plain.self_attn, speed)
         self.cross_norm = plain.cross_norm
         self.cross_attn = FastCrossAttention(plain.cross_attn, speed)
-        self.up = spread.up(Dense([plain.ffn.up], fp8="mlp" in speed.fp8))
+        self.up = Dense([plain.ffn.up], fp8="mlp" in speed.fp8)
         self.down = spread.down(Dense([plain.ffn.down], fp8="mlp" in speed.fp8))
 
     def forward(
@@ -52,7 +53,7 @@ class FastBlock(nn.Module):
         _, _, gate1, shift2, scale2, gate2 = levels_F6D.unbind(1)
         attended = self.self_attn(self._entered(x_LD, pending, levels_F6D), layer, rings)
         told = self._told(x_LD, PendingResidual(attended, gate1), k_BSNH, v_BSNH)
-        thought = add_norm(x_LD, *told, scale2, shift2, eps=self.eps, fp8=self.up.is_fp8, rows=self._spread.rows)
+        thought = self._spread.normed(x_LD, *told, scale2, shift2, eps=self.eps, fp8=self.up.is_fp8, what="mlp")
         return PendingResidual(self.down(self._activated(thought)), gate2)
 
     def remember(self, x_LD: Tensor, pending: PendingResidual, levels_F6D: Tensor, layer: int, rings: Sequence[Ring]) -> None:
@@ -61,7 +62,8 @@ class FastBlock(nn.Module):
 
     def _entered(self, x_LD: Tensor, pending: PendingResidual, levels_F6D: Tensor) -> Tensor | Rows8:
         shift, scale, *_ = levels_F6D.unbind(1)
-        return add_norm(x_LD, *pending, scale, shift, eps=self.eps, fp8=self.self_attn.is_fp8, rows=self._spread.rows)
+        fp8 = self.self_attn.is_fp8
+        return self._spread.normed(x_LD, *pending, scale, shift, eps=self.eps, fp8=fp8, what="attention")
 
     def _told(self, x_LD: Tensor, pending: PendingResidual, k_BSNH: Tensor, v_BSNH: Tensor) -> PendingResidual:
         """What the prompt has to say to the residual with what is pending. Nothing where its product adds it there itself."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from millstream.ops.fp8 import Rows8, quantise
+from millstream.ops.frame_rows import Addend
 from millstream.ops.linear import linear_gelu, linear_rows
 
 
@@ -33,8 +34,12 @@ class Dense(nn.Module):
     def is_fp8(self) -> bool:
         return self.scales is not None
 
-    def forward(self, x: Tensor | Rows8) -> Tensor:
-        return _product(x, self.weight, self.bias, self.scales)
+    def forward(self, x: Tensor | Rows8) -> Addend:
+        """Whole; a share's may be in parts."""
+        return self.product(x)
+
+    def product(self, x: Tensor | Rows8, out: Tensor | None = None) -> Tensor:
+        return _product(x, self.weight, self.bias, self.scales, out)
 
     def some(self, x: Tensor | Rows8, outputs: slice) -> Tensor:
         """Those of the outputs."""
@@ -45,9 +50,11 @@ class Dense(nn.Module):
         return linear_gelu(x_LI, self.weight, self.bias)
 
 
-def _product(x: Tensor | Rows8, weight_OI: Tensor, bias_O: Tensor, scales_O1: Tensor | None) -> Tensor:
+def _product(
+    x: Tensor | Rows8, weight_OI: Tensor, bias_O: Tensor, scales_O1: Tensor | None, out: Tensor | None = None
+) -> Tensor:
     if isinstance(x, Rows8):
         assert scales_O1 is not None, "only an e4m3 weight takes Rows8"
-        return linear_rows(x, Rows8(weight_OI, scales_O1), bias_O)
+        return linear_rows(x, Rows8(weight_OI, scales_O1), bias_O, out)
     assert scales_O1 is None, "an e4m3 weight wants its input as Rows8"
-    return F.linear(x, weight_OI, bias_O)
+    return F.linear(x, weight_OI, bias_O) if out is None else torch.addmm(bias_O, x, weight_OI.t(), out=out)

@@ -13,7 +13,9 @@ from millstream.core.speed import Speed
 from millstream.models.dit import SelfAttention
 from millstream.models.fast.attention import FastSelfAttention
 from millstream.models.fast.linear import Dense
-from millstream.ops.frame_rows import RowsOfFrames
+from millstream.ops.fp8 import Rows8
+from millstream.ops.frame_rows import Addend, RowsOfFrames
+from millstream.ops.rows import add_norm
 
 Run = Callable[[], object]
 Record = Callable[[Run], Run]
@@ -28,13 +30,24 @@ class Spread:
     def attention(self, plain: SelfAttention, speed: Speed) -> FastSelfAttention:
         return FastSelfAttention(plain, speed)
 
-    def up(self, own: Dense) -> Dense:
-        """The MLP's first product."""
+    def down(self, own: Dense) -> Dense:
+        """The MLP's second product."""
         return own
 
-    def down(self, own: Dense) -> Dense:
-        """Its second one."""
-        return own
+    def normed(
+        self,
+        x_LD: Tensor,
+        y: Addend | None,
+        gate_FD: Tensor | None,
+        scale_FD: Tensor,
+        shift_FD: Tensor,
+        *,
+        eps: float,
+        fp8: bool,
+        what: str,
+    ) -> Tensor | Rows8:
+        """`add_norm`, and of all tokens that the next product takes; `what` it is part of."""
+        return add_norm(x_LD, y, gate_FD, scale_FD, shift_FD, eps=eps, fp8=fp8, rows=self.rows)
 
     def recorder(self, record: Record) -> Record:
         """What records blocks that are spread so."""

@@ -56,8 +56,8 @@ class FastStack(TypedModuleList[FastBlock]):
         x_LD, levels, pending = self.spread.enter(x_BFTD), self._levels(levels_BF6D), PendingResidual()
         for layer, block in enumerate(self):
             pending = block(x_LD, pending, levels[layer], layer, rings, cross.k[layer], cross.v[layer])
-        assert pending.y_LD is not None
-        add_gated(x_LD, pending.y_LD, pending.gate_FD, self.spread.rows)
+        assert pending.y is not None
+        add_gated(x_LD, pending.y, pending.gate_FD, self.spread.rows)
         self.spread.leave(x_BFTD, x_LD)
 
     def walk_to_keys(self, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[Ring], cross: CrossKV) -> None:

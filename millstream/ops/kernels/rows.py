@@ -14,61 +14,74 @@ from torch import Tensor
 
 from millstream.ops.attention import AttentionShare
 from millstream.ops.fp8 import E4M3, LARGEST, LEAST_SCALE, Rows8
-from millstream.ops.frame_rows import RowsOfFrames
+from millstream.ops.frame_rows import Addend, RowsOfFrames
 
 _LARGEST = tl.constexpr(LARGEST)
 _LEAST_SCALE = tl.constexpr(LEAST_SCALE)
 
 
 @triton.jit
-def _store_row(values, out, scales, row, column, inside, WIDTH: tl.constexpr, FP8: tl.constexpr):
-    """As it is, or in e4m3 with its scale. `values` are zero outside."""
+def _store_copies(values, outs, scales, row, column, inside, WIDTH: tl.constexpr, COPIES: tl.constexpr, FP8: tl.constexpr):
+    """As it is, or in e4m3 with its scale, in several places alike. `values` are zero outside."""
     if FP8:
         scale = tl.maximum(tl.max(tl.abs(values)) / _LARGEST, _LEAST_SCALE)
-        tl.store(scales + row, scale)
-        tl.store(out + row * WIDTH + column, (values * (1.0 / scale)).to(tl.float8e4nv), mask=inside)
+        kept = (values * (1.0 / scale)).to(tl.float8e4nv)
+        for copy in tl.static_range(COPIES):
+            tl.store(scales[copy] + row, scale)
+            tl.store(outs[copy] + row * WIDTH + column, kept, mask=inside)
     else:
-        tl.store(out + row * WIDTH + column, values.to(out.dtype.element_ty), mask=inside)
+        for copy in tl.static_range(COPIES):
+            tl.store(outs[copy] + row * WIDTH + column, values.to(outs[copy].dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _with_gated(x, y, gate, row, frame, column, inside, WIDTH: tl.constexpr, GATED: tl.constexpr):
-    """The residual's row and what is added to it, in float32."""
+def _store_row(values, out, scales, row, column, inside, WIDTH: tl.constexpr, FP8: tl.constexpr):
+    _store_copies(values, (out,), (scales,), row, column, inside, WIDTH, 1, FP8)
+
+
+@triton.jit
+def _with_gated(x, parts, gate, row, frame, column, inside, WIDTH: tl.constexpr, PARTS: tl.constexpr, GATED: tl.constexpr):
+    """The residual's row and what its parts, in their order, add to it, in float32."""
     value = tl.load(x + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
-    update = tl.load(y + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+    update = tl.load(parts[0] + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+    for part in tl.static_range(1, PARTS):
+        update += tl.load(parts[part] + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
     if GATED:
         update *= tl.load(gate + frame + column, mask=inside, other=0.0).to(tl.float32)
     return value + update
 
 
 @triton.jit
-def _add_gated(x, y, gate, tokens, first, last, frame_stride, WIDTH: tl.constexpr, BLOCK: tl.constexpr, GATED: tl.constexpr):
+def _add_gated(
+    x, parts, gate, tokens, first, last, frame_stride,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, GATED: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
     frame = tl.minimum((row + first) // tokens, last) * frame_stride
-    value = _with_gated(x, y, gate, row, frame, column, inside, WIDTH, GATED)
+    value = _with_gated(x, parts, gate, row, frame, column, inside, WIDTH, PARTS, GATED)
     tl.store(x + row * WIDTH + column, value.to(x.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _add_norm(
-    x, y, gate, scale, shift, later, out, scales, tokens, first, last, frame_stride, eps,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADDS: tl.constexpr, GATED: tl.constexpr, MODULATED: tl.constexpr,
-    LATER: tl.constexpr, FP8: tl.constexpr,
+    x, parts, gate, scale, shift, later, outs, scales, tokens, first, last, frame_stride, eps,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, GATED: tl.constexpr, MODULATED: tl.constexpr,
+    LATER: tl.constexpr, COPIES: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     frame = tl.minimum((row + first) // tokens, last) * frame_stride
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
-    if ADDS:
-        value = _with_gated(x, y, gate, row, frame, column, inside, WIDTH, GATED)
+    if PARTS > 0:
+        value = _with_gated(x, parts, gate, row, frame, column, inside, WIDTH, PARTS, GATED)
     else:
         value = tl.load(x + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
     if LATER:
         left = value + tl.load(later + column, mask=inside, other=0.0).to(tl.float32)
         tl.store(x + row * WIDTH + column, left.to(x.dtype.element_ty), mask=inside)
-    elif ADDS:
+    elif PARTS > 0:
         tl.store(x + row * WIDTH + column, value.to(x.dtype.element_ty), mask=inside)
     value = value.to(x.dtype.element_ty).to(tl.float32)
     centred = tl.where(inside, value - tl.sum(value) / WIDTH, 0.0)
@@ -79,7 +92,7 @@ def _add_norm(
     else:
         normed *= tl.load(scale + column, mask=inside, other=0.0).to(tl.float32)
         normed += tl.load(shift + column, mask=inside, other=0.0).to(tl.float32)
-    _store_row(normed, out, scales, row, column, inside, WIDTH, FP8)
+    _store_copies(normed, outs, scales, row, column, inside, WIDTH, COPIES, FP8)
 
 
 @triton.jit
@@ -162,27 +175,48 @@ def _room(like: Tensor, tokens: int, width: int, *, fp8: bool) -> tuple[Tensor, 
     return out, scales
 
 
+def _rows(out: Tensor, scales: Tensor, *, fp8: bool) -> Tensor | Rows8:
+    return Rows8(out, scales) if fp8 else out
+
+
+def _parts(x_LD: Tensor, y: Addend) -> tuple[Tensor, ...]:
+    parts = (y,) if isinstance(y, Tensor) else tuple(y)
+    assert x_LD.is_contiguous(), "the residual is walked by rows"
+    assert all(part.is_contiguous() and part.shape == x_LD.shape for part in parts), "what is added is walked by rows"
+    return parts
+
+
+def _numbers(
+    outs: Sequence[Tensor | Rows8], tokens: int, width: int, *, fp8: bool
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Where rows go and where their scales; the latter are never touched without fp8."""
+    assert all(isinstance(out, Rows8) == fp8 for out in outs), f"rows leave {'' if fp8 else 'not '}as Rows8"
+    numbers = tuple(out.values_LI if isinstance(out, Rows8) else out for out in outs)
+    assert all(out.is_contiguous() and out.shape == (tokens, width) for out in numbers), "results are walked by rows"
+    return numbers, tuple(out.scales_L1 for out in outs if isinstance(out, Rows8)) or numbers
+
+
 def _frames(tokens: int, frames: int, rows: RowsOfFrames | None) -> tuple[int, int, int]:
     """Tokens of a frame, the row of the chunk that the first of these is, and the last frame."""
     assert rows is not None or tokens % frames == 0, f"{tokens} rows are no {frames} frames"
     return (tokens // frames, 0, frames - 1) if rows is None else (rows.tokens, rows.first, frames - 1)
 
 
-def launch_add_gated(x_LD: Tensor, y_LD: Tensor, gate_FD: Tensor | None, rows: RowsOfFrames | None = None) -> None:
+def launch_add_gated(x_LD: Tensor, y: Addend, gate_FD: Tensor | None, rows: RowsOfFrames | None = None) -> None:
     tokens, width = x_LD.shape
-    assert x_LD.is_contiguous(), "the residual is walked by rows"
-    assert y_LD.is_contiguous(), "what is added is walked by rows"
+    parts = _parts(x_LD, y)
     assert gate_FD is None or gate_FD.stride(-1) == 1, "rows must be contiguous"
     frames, stride = (1, 0) if gate_FD is None else (len(gate_FD), gate_FD.stride(0))
     _add_gated[(tokens,)](
-        x_LD, y_LD, x_LD if gate_FD is None else gate_FD, *_frames(tokens, frames, rows), stride,
-        WIDTH=width, BLOCK=triton.next_power_of_2(width), GATED=gate_FD is not None, num_warps=warps_for(width),
+        x_LD, parts, x_LD if gate_FD is None else gate_FD, *_frames(tokens, frames, rows), stride,
+        WIDTH=width, BLOCK=triton.next_power_of_2(width), PARTS=len(parts), GATED=gate_FD is not None,
+        num_warps=warps_for(width),
     )  # fmt: skip
 
 
 def launch_add_norm(
     x_LD: Tensor,
-    y_LD: Tensor | None,
+    y: Addend | None,
     gate_FD: Tensor | None,
     scale: Tensor,
     shift: Tensor,
@@ -191,6 +225,7 @@ def launch_add_norm(
     eps: float,
     fp8: bool,
     rows: RowsOfFrames | None = None,
+    outs: Sequence[Tensor | Rows8] = (),
 ) -> Tensor | Rows8:
     tokens, width = x_LD.shape
     modulated = scale.dim() == 2
@@ -200,16 +235,16 @@ def launch_add_norm(
     assert len(frames) == 1, f"gate, scale and shift are of {frames} frames"
     assert len(strides) == 1, f"gate, scale and shift are {strides} apart from frame to frame"
     assert all(t.stride(-1) == 1 for t in (*per_frame, scale, shift)), "rows must be contiguous"
-    assert x_LD.is_contiguous(), "the residual is walked by rows"
-    assert y_LD is None or y_LD.is_contiguous(), "what is added is walked by rows"
-    out, scales = _room(x_LD, tokens, width, fp8=fp8)
+    parts = _parts(x_LD, () if y is None else y)
+    outs = outs or (_rows(*_room(x_LD, tokens, width, fp8=fp8), fp8=fp8),)
+    numbers, scales = _numbers(outs, tokens, width, fp8=fp8)
     _add_norm[(tokens,)](
-        x_LD, x_LD if y_LD is None else y_LD, x_LD if gate_FD is None else gate_FD, scale, shift,
-        x_LD if later_D is None else later_D, out, scales, *_frames(tokens, frames.pop(), rows), strides.pop(), eps,
-        WIDTH=width, BLOCK=triton.next_power_of_2(width), ADDS=y_LD is not None, GATED=gate_FD is not None,
-        MODULATED=modulated, LATER=later_D is not None, FP8=fp8, num_warps=warps_for(width),
+        x_LD, parts or (x_LD,), x_LD if gate_FD is None else gate_FD, scale, shift,
+        x_LD if later_D is None else later_D, numbers, scales, *_frames(tokens, frames.pop(), rows), strides.pop(), eps,
+        WIDTH=width, BLOCK=triton.next_power_of_2(width), PARTS=len(parts), GATED=gate_FD is not None,
+        MODULATED=modulated, LATER=later_D is not None, COPIES=len(outs), FP8=fp8, num_warps=warps_for(width),
     )  # fmt: skip
-    return Rows8(out, scales) if fp8 else out
+    return outs[0]
 
 
 def launch_norm_query(q_LD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:
@@ -236,7 +271,7 @@ def launch_finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *,
             SUMS=lse is not None and (num_zeros > 0 or parts > 1), FP8=fp8, num_warps=warps_for(width),
         )  # fmt: skip
         last += tokens
-    return Rows8(out, scales) if fp8 else out
+    return _rows(out, scales, fp8=fp8)
 
 
 def launch_join_heads(parts_PLX: Tensor, *, fp8: bool) -> Tensor | Rows8:
@@ -247,7 +282,7 @@ def launch_join_heads(parts_PLX: Tensor, *, fp8: bool) -> Tensor | Rows8:
         parts_PLX, out, scales, tokens,
         WIDTH=parts * part, PART=part, BLOCK=triton.next_power_of_2(parts * part), FP8=fp8, num_warps=warps_for(parts * part),
     )  # fmt: skip
-    return Rows8(out, scales) if fp8 else out
+    return _rows(out, scales, fp8=fp8)
 
 
 def launch_gelu_rows(hidden_LU: Tensor) -> Rows8:

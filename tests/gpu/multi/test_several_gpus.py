@@ -37,12 +37,13 @@ def test_a_stream_over_two_gpus_is_that_of_one(topology: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize("fast", ["on", "on,peer_memory"])
 def test_fast_ranks_over_nccl_show_what_one_fast_gpu_shows_and_the_report_has_their_times(
-    precision: str, tmp_path: Path
+    precision: str, fast: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "mesh.json"
-    words = "bench mesh --model wan2.1-t2v-1.3b --weights random --size 256x448 --window 9 --fast on --chunks 10"
-    result = CliRunner().invoke(app, [*words.split(), "--precision", precision, "--out", str(out)])
+    words = "bench mesh --model wan2.1-t2v-1.3b --weights random --size 256x448 --window 9 --chunks 10"
+    result = CliRunner().invoke(app, [*words.split(), "--fast", fast, "--precision", precision, "--out", str(out)])
     assert result.exit_code == 0, result.output
     print(result.output)
     local, *meshes = json.loads(out.read_text())["measured"]["runs"]

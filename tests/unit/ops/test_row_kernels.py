@@ -193,3 +193,27 @@ def test_rows_that_begin_within_a_frame_are_modulated_as_their_frames_are(first:
         assert relative_error(found, expected) <= 1e-5
         assert relative_error(mine, wanted) <= 1e-6
         assert relative_error(other, wanted) <= 1e-6
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_parts_of_several_ranks_are_summed_on_the_way_and_the_rows_go_to_every_rank(ranks: int, fp8: bool) -> None:
+    x, gate, scale, shift = torch.randn(FRAMES * TOKENS, 48), *torch.randn(3, FRAMES, 48).unbind()
+    parts = torch.randn(ranks, *x.shape).unbind()
+    whole = torch.zeros(ranks, 3 * len(x), 48)
+    rooms = whole.to(torch.float8_e4m3fn) if fp8 else whole
+    wanted = x + torch.stack(parts).sum(0) * gate.repeat_interleave(TOKENS, 0)
+    expected = torch.nn.functional.layer_norm(wanted, (48,), eps=1e-6) * (1 + scale.repeat_interleave(TOKENS, 0))
+    expected += shift.repeat_interleave(TOKENS, 0)
+    for norm, gated in ((launch_add_norm, launch_add_gated), (add_norm, add_gated)):
+        mine, other, scales = x.clone(), x.clone(), torch.zeros(ranks, 3 * len(x), 1)
+        outs = [room[len(x) : 2 * len(x)] for room in rooms]
+        outs8 = [Rows8(out, each[len(x) : 2 * len(x)]) for out, each in zip(outs, scales, strict=True)]
+        found = norm(mine, parts, gate, scale, shift, eps=1e-6, fp8=fp8, outs=outs8 if fp8 else outs)
+        gated(other, parts, gate)
+        assert agree(found, quantise(expected) if fp8 else expected)
+        assert relative_error(mine, wanted) <= 1e-6
+        assert torch.equal(mine, other)
+        assert all(torch.equal(each.float(), rooms[0].float()) for each in rooms)
+        assert all(torch.equal(each, scales[0]) for each in scales)
+        assert not rooms[:, : len(x)].float().any(), "rows of other ranks are left alone"

@@ -1,0 +1,115 @@
+"""What a tensor-parallel rank's calls take with sums and collects in its peers' memory (`--fast on,peer_memory`). One GPU.
+
+    python -m benchmarks.peer_sums                                      # the 1.3B and the 14B, bf16 and fp8, tp2, tp4, tp8
+    python -m benchmarks.peer_sums --only 14b-fp8 --splits tp2 tp4      # the others stay as they were, each with its commit
+    python -m benchmarks.peer_sums --page                               # writes the last result into docs/distributed.md
+
+A rank's share alone, as in `benchmarks.shares`, in turns with the one whose collectives are copies. Here the peers' memory is
+on the same card: the kernels that sum and write there are timed without a link, and a meeting of all ranks takes nothing. The
+page adds what is stated: a meeting's time, and all bytes between cards at the link's rate. Peers' bytes are thus counted twice,
+once at this card's rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import statistics
+from typing import Any
+
+import torch
+
+from benchmarks.pages import row, write_between
+from benchmarks.report import RESULTS, write_report
+from benchmarks.shares import CARDS, CASES, GPU, MEETING_US, TURN, TURNS, Case, Chunks, listed, predict, sent_ms
+from millstream.commands.report import current_commit
+from millstream.core.topology import Topology
+from millstream.parallel.peer_memory import MakeBuffer, PeerBuffer, PeerMemory
+from millstream.planner.hardware import find_device
+
+SPLITS = ("tp2", "tp4", "tp8")
+FOUND = RESULTS / "peer_sums.json"
+
+
+def on_this_card(ranks: int) -> MakeBuffer:
+    """Memory of peers that are not there."""
+
+    def make(shape: tuple[int, ...], dtype: torch.dtype) -> PeerBuffer:
+        return PeerBuffer([torch.zeros(shape, dtype=dtype, device=GPU) for _ in range(ranks)], lambda: None)
+
+    return make
+
+
+@torch.inference_mode()
+def measure(case: Case, split: str) -> dict[str, Any]:
+    topology = Topology.parse(f"front+{split}")
+    fused, copies = Chunks(case, topology, peers=PeerMemory(on_this_card(topology.tp))), Chunks(case, topology)
+    sent, sent_by_copies = fused.warm_up(), copies.warm_up()
+    turns = [(fused.timed_ms(), copies.timed_ms()) for _ in range(TURNS)]
+    return {
+        "share_ms": statistics.median(ours for ours, _ in turns),
+        "copies_ms": statistics.median(theirs for _, theirs in turns),
+        "of_copies": statistics.median(ours / theirs for ours, theirs in turns),
+        "sent": listed(sent),
+        "sent_by_copies": listed(sent_by_copies),
+        "commit": current_commit(),
+    }
+
+
+def tables(measured: dict[str, Any]) -> list[str]:
+    lines = []
+    for name, found in measured.items():
+        case = CASES[name]
+        lines += [f"**{case.model}, {case.size}, window {case.window}, {'fp8' if case.fp8 else 'bf16'}**", ""]
+        heads = (
+            "a rank's calls",
+            "of those with copies",
+            "between H200, stated",
+            "NCCL, stated",
+            *(f"FPS, {card}" for card in CARDS),
+        )
+        lines += [row(("split", *heads)), row(["---"] * 8)]
+        lines += [row(_cells(case, split, each)) for split, each in found.items()]
+        lines.append("")
+    commits = sorted({each["commit"] for found in measured.values() for each in found.values()})
+    return [*lines, f"Commit {', '.join(f'`{commit}`' for commit in commits)}."]
+
+
+def _cells(case: Case, split: str, found: dict[str, Any]) -> list[str]:
+    """Frames a second as predicted, in brackets with the collectives of NCCL."""
+    ranks, link = Topology.parse(f"front+{split}").tp, find_device("H200").link
+    copies = {"share_ms": found["copies_ms"], "sent": found["sent_by_copies"]}
+    between = [f"{sent_ms(each['sent'], ranks, link):.1f} ms" for each in (found, copies)]
+    pairs = [
+        [predict(case, split, by, find_device(card), find_device(card).link).fps for by in (found, copies)] for card in CARDS
+    ]
+    fps = [f"{ours:.0f} ({theirs:.0f})" for ours, theirs in pairs]
+    return [split, f"{found['share_ms']:.1f} ms", f"**{found['of_copies']:.3f}**", *between, *fps]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
+    parser.add_argument("--splits", nargs="*", choices=SPLITS, default=list(SPLITS))
+    parser.add_argument("--page", action="store_true", help="write the last result into docs/distributed.md, measure nothing")
+    options = parser.parse_args()
+    before = json.loads(FOUND.read_text())["measured"] if FOUND.exists() else {}
+    if options.page:
+        write_between(RESULTS.parents[1] / "docs" / "distributed.md", "benchmarks.peer_sums", tables(before))
+        return
+    assert torch.cuda.is_available(), f"needs a CUDA GPU, {GPU} is not here"
+    measured: dict[str, Any] = {name: before.get(name, {}) for name in CASES if name in before or name in options.only}
+    for name, split in itertools.product(options.only, options.splits):
+        if CASES[name].spec.dit.heads % Topology.parse(f"front+{split}").tp:
+            continue
+        measured[name][split] = found = measure(CASES[name], split)
+        print(f"{name} {split}: {found['share_ms']:.1f} ms, {found['of_copies']:.3f} of the same with copies", flush=True)
+        write_report("peer_sums", {"turns": TURNS, "chunks_of_a_turn": TURN, "meeting_us": MEETING_US}, measured)
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
