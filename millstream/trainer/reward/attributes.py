@@ -1,6 +1,7 @@
 """Rewards by a classifier: how sure it is that a clip shows what its prompt says.
 
-A prompt that does not mention an attribute is not asked for it. Knows Brook's world alone: its captions and its classes.
+A prompt that does not mention an attribute is not asked for it. Of two things either may be the one that is recognised: no
+classifier can know which was said first. Knows Brook's world alone: its captions and its classes.
 Shapes: B clips, T frames, C channels, Y and X rows and columns.
 """
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from millstream.core.config import TEMPORAL_STRIDE
 from millstream.ops.pixels import from_bytes
 from millstream.trainer.data.captions import mentioned
+from millstream.trainer.data.vocabulary import MOTIONS, THINGS, motions_of
 from millstream.trainer.evaluate.classifier import FRAMES, GLIMPSED, AttributeNet, glimpsed, thinned
 from millstream.trainer.evaluate.metrics import LOOKED_AT
 from millstream.trainer.reward.clips import RewardClips
@@ -53,13 +55,29 @@ def look_probabilities(judge: AttributeNet, clips: RewardClips, names: Sequence[
 @torch.no_grad()
 def _probabilities(judge: AttributeNet, looks: Sequence[Tensor], prompts: Sequence[str], names: Sequence[str]) -> Tensor:
     scores = [judge(look) for look in looks]
-    asked, columns = [mentioned(prompt) for prompt in prompts], []
-    for name in names:
-        sure_BC = torch.cat([score[name] for score in scores]).float().softmax(dim=1)
-        ids_B = torch.tensor([ids.get(name, -1) for ids in asked], device=sure_BC.device)
-        found_B = sure_BC.gather(1, ids_B.clamp_min(0)[:, None]).squeeze(1)
-        columns.append(found_B.masked_fill(ids_B < 0, torch.nan))
-    return torch.stack(columns, dim=1)
+    asked = [asked_of(prompt) for prompt in prompts]
+    return torch.stack([_sure_of(torch.cat([score[name] for score in scores]), asked, name) for name in names], dim=1)
+
+
+def asked_of(prompt: str) -> dict[str, tuple[int, ...]]:
+    """What a stream of this prompt must show, any of those that are named. Of two things not what the prompt leaves open for
+    one: its colour, or how it moves if it cannot move as the other."""
+    found = mentioned(prompt)
+    things = found.get("thing", ())
+    if len(found.get("colour", ())) < len(things):
+        found.pop("colour", None)
+    if not all(MOTIONS[motion] in motions_of(THINGS[thing]) for motion in found.get("motion", ()) for thing in things):
+        del found["motion"]
+    return found
+
+
+def _sure_of(scores_BC: Tensor, asked: Sequence[dict[str, tuple[int, ...]]], name: str) -> Tensor:
+    """The probability of any of what each row is asked for; no number where it is not asked."""
+    wanted_BC = torch.zeros(scores_BC.shape)
+    for row, ids in enumerate(asked):
+        wanted_BC[row, list(ids.get(name, ()))] = 1.0
+    sure_B = (scores_BC.float().softmax(dim=1) * wanted_BC.to(scores_BC.device)).sum(dim=1)
+    return sure_B.masked_fill(wanted_BC.sum(dim=1).to(scores_BC.device) == 0, torch.nan)
 
 
 def _mean_of_asked(found_BA: Tensor) -> Tensor:
