@@ -18,17 +18,35 @@ from millstream.trainer.data.captions import mentioned
 from millstream.trainer.data.vocabulary import MOTIONS, THINGS, motions_of
 from millstream.trainer.evaluate.classifier import FRAMES, GLIMPSED, AttributeNet, glimpsed, thinned
 from millstream.trainer.evaluate.metrics import LOOKED_AT
+from millstream.trainer.loop import keyed_generator
 from millstream.trainer.reward.clips import RewardClips
+from millstream.trainer.reward.views import varied
+
+LEAST = 1e-4
+"""A probability below which nothing is told apart."""
 
 
 class AttributeReward:
-    """The mean probability of what the prompt says, over these attributes, in the last two seconds."""
+    """The mean probability of what the prompt says, over these attributes, in the last two seconds; of so many views of them,
+    the first as they are and the others `varied`."""
 
-    def __init__(self, judge: AttributeNet, names: Sequence[str]) -> None:
-        self._judge, self._names = judge, tuple(names)
+    def __init__(self, judge: AttributeNet, names: Sequence[str], views: int = 1) -> None:
+        self._judge, self._names, self._views = judge, tuple(names), views
 
+    @torch.no_grad()
     def __call__(self, clips: RewardClips) -> Tensor:
-        return _mean_of_asked(look_probabilities(self._judge, clips, self._names))
+        looks, device = _looks(clips), clips.pixels_BTCYX.device
+        found = [_probabilities(self._judge, looks, clips.prompts, self._names)]
+        for view in range(1, self._views):
+            generator = keyed_generator(device, "view", view)
+            found.append(_probabilities(self._judge, [varied(look, generator) for look in looks], clips.prompts, self._names))
+        return _mean_of_asked(torch.stack(found).mean(dim=0))
+
+    def log_worth(self, pixels_BTCYX: Tensor, prompts: Sequence[str], generator: torch.Generator) -> Tensor:
+        """The mean logarithm of these probabilities, of pictures in [-1, 1] in a view that is drawn: what gradients follow. It
+        is steep where a prompt is missed and flat where it is shown."""
+        look = varied(thinned(pixels_BTCYX[:, -FRAMES:]), generator)
+        return _mean_of_asked(_probabilities(self._judge, [look], prompts, self._names).clamp_min(LEAST).log())
 
 
 class SwitchAnswered:
@@ -37,6 +55,7 @@ class SwitchAnswered:
     def __init__(self, judge: AttributeNet, frames_per_chunk: int) -> None:
         self._judge, self._frames = judge, TEMPORAL_STRIDE * frames_per_chunk
 
+    @torch.no_grad()
     def __call__(self, clips: RewardClips) -> Tensor:
         if not clips.is_switched:
             return torch.zeros(len(clips), device=clips.pixels_BTCYX.device)
@@ -47,12 +66,16 @@ class SwitchAnswered:
 
 def look_probabilities(judge: AttributeNet, clips: RewardClips, names: Sequence[str]) -> Tensor:
     """Of what the prompts say, in the last two seconds, [B, names]; no number where a prompt does not say it."""
+    with torch.no_grad():
+        return _probabilities(judge, _looks(clips), clips.prompts, names)
+
+
+def _looks(clips: RewardClips) -> list[Tensor]:
+    """At the last two seconds, some clips at a time."""
     assert clips.pixels_BTCYX.shape[1] >= FRAMES, f"a look has {FRAMES} frames, clips {clips.pixels_BTCYX.shape[1]}"
-    looks = [thinned(from_bytes(part[:, -FRAMES:])) for part in clips.pixels_BTCYX.split(LOOKED_AT)]
-    return _probabilities(judge, looks, clips.prompts, names)
+    return [thinned(from_bytes(part[:, -FRAMES:])) for part in clips.pixels_BTCYX.split(LOOKED_AT)]
 
 
-@torch.no_grad()
 def _probabilities(judge: AttributeNet, looks: Sequence[Tensor], prompts: Sequence[str], names: Sequence[str]) -> Tensor:
     scores = [judge(look) for look in looks]
     asked = [asked_of(prompt) for prompt in prompts]
@@ -82,4 +105,5 @@ def _sure_of(scores_BC: Tensor, asked: Sequence[dict[str, tuple[int, ...]]], nam
 
 def _mean_of_asked(found_BA: Tensor) -> Tensor:
     """0 where nothing was asked for."""
-    return found_BA.nanmean(dim=1).nan_to_num(0.0)
+    asked_BA = ~found_BA.isnan()
+    return found_BA.where(asked_BA, 0.0).sum(dim=1) / asked_BA.sum(dim=1).clamp_min(1)

@@ -164,7 +164,7 @@ def test_the_recipes_that_ship_can_be(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("was", "wrong", "said"),
     [
-        ('algorithm = "grpo"', 'algorithm = "sarsa"', "known: best-of-n, grpo, matching, ppo"),
+        ('algorithm = "grpo"', 'algorithm = "sarsa"', "known: best-of-n, gradient, grpo, matching, ppo"),
         ('kind = "brightness"', 'kind = "beauty"', "brightness, "),
         ("steps = 12", 'steps = 12\nexport = "gguf"', "known: .*millstream"),
     ],
