@@ -103,7 +103,7 @@ def tuned(way: str, seed: int, asked: argparse.Namespace, folder: Path) -> Path 
     def show(step: int, found: Evaluation, _: list[Evaluated]) -> None:
         if asked.every:
             model = replace(run.engine.model, dit=run.engine.dit)
-            said = _line(BEFORE, {"judged": judge_model(model, asked, CURVE_COUNT, (SOON,))}, asked)
+            said = _line(BEFORE, {"judged": judge_model(model, asked, 2 if asked.miniature else CURVE_COUNT, (SOON,))}, asked)
             by = f"reward {found.reward:.4f}, validator {found.judge:.4f} {_shares(found.attributes)}"
             print(f"  at step {step}, {spent['seconds']:.0f} s: {by}, flicker {found.flicker:.4f}; judge: {said}", flush=True)
 

@@ -144,26 +144,28 @@ def nearness(made: Trajectories, clean_BFCYX: Tensor, rows: Tensor) -> Tensor:
     return -(clean_BFCYX.mean(dim=(1, 2, 3, 4)) - TARGET).square()
 
 
-def test_a_policy_that_follows_gradients_of_its_pictures_finds_the_optimum_and_keeps_within_its_region() -> None:
-    """Through the step that is not random, whose change counts too. With a target, no step is far beyond it."""
-    for target, lr in ((0.0, 2e-3), (0.5, 2e-3)):
-        control = DivergenceControl(0.0, target, 99.0)
-        engine, learner = policy(StepNoise(levels=LEVELS), control, algorithm="gradient", worth=nearness, lr=lr, minibatches=1)
-        said, means = [], []
-        for step in range(6):
-            made = engine.roll(RolloutPlan(prompts=("sea",), group=4, chunks=1, seed=step))
-            rows = torch.arange(4)
-            again = learner.finished(made, learner.steps(learner.actor, made, rows), rows)
-            torch.testing.assert_close(again.detach(), made.clean_BFCYX, atol=1e-5, rtol=0)
-            said.append(learner.learn(made, worth(made), KNOWN, 4)["kl"])
-            means.append(float(made.clean_BFCYX.mean()))
-            engine.follow(learner.actor, learner.version)
-        if target:
-            assert 0.5 * target < max(said) < 4 * target, said
-            assert max(said) < 0.3 * max(free), (said, free)
-        else:
-            free = said
-            assert abs(means[-1] - TARGET) < 0.5 * abs(means[0] - TARGET), means
+def followed(target: float) -> tuple[list[float], list[float]]:
+    """Divergences, and the means of what was streamed, where the last step is not random."""
+    control, noise = DivergenceControl(0.0, target, 99.0), StepNoise(levels=LEVELS)
+    engine, learner = policy(noise, control, algorithm="gradient", worth=nearness, lr=2e-3, minibatches=1)
+    apart, means, rows = [], [], torch.arange(4)
+    for step in range(5):
+        made = engine.roll(RolloutPlan(prompts=("sea",), group=4, chunks=1, seed=step))
+        again = learner.finished(made, learner.steps(learner.actor, made, rows), rows)
+        torch.testing.assert_close(again.detach(), made.clean_BFCYX, atol=1e-5, rtol=0)
+        apart.append(learner.learn(made, worth(made), KNOWN, 4)["kl"])
+        means.append(float(made.clean_BFCYX.mean()))
+        engine.follow(learner.actor, learner.version)
+    return apart, means
+
+
+@pytest.mark.slow
+def test_a_policy_that_follows_gradients_finds_the_optimum_or_stays_within_its_region() -> None:
+    """Whatever the rate: the coefficient of what holds it is 0 here."""
+    free, means = followed(0.0)
+    assert abs(means[-1] - TARGET) < 0.5 * abs(means[0] - TARGET), means
+    held, _ = followed(0.5)
+    assert max(held) < 4 * 0.5 < 0.5 * max(free), (held, free)
 
 
 def test_rows_that_are_left_out_teach_nothing() -> None:
