@@ -66,7 +66,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "grpo": {"algorithm": "grpo", "fork": (0, 0)},
     "ppo": {"algorithm": "ppo", "fork": (0, 0), "shared_start": False},
     "best-of-n": {"algorithm": "best-of-n"},
-    "gradient": {"algorithm": "gradient", "prompts_per_step": 32, "group": 2, "tried": 2},
+    "gradient": {"algorithm": "gradient", "prompts_per_step": 32, "group": 2, "tried": 2, "rows_at_once": 16},
     "kl-0": {"algorithm": "grpo", "kl_coefficient": 0.0, "kl_target": 0.0},
 }
 COMPARED = ("fork-grpo", "grpo", "ppo", "best-of-n", "gradient")

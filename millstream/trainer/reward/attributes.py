@@ -22,9 +22,6 @@ from millstream.trainer.loop import keyed_generator
 from millstream.trainer.reward.clips import RewardClips
 from millstream.trainer.reward.views import varied
 
-LEAST = 1e-4
-"""A probability below which nothing is told apart."""
-
 
 class AttributeReward:
     """The mean probability of what the prompt says, over these attributes, in the last two seconds; of so many views of them,
@@ -46,7 +43,7 @@ class AttributeReward:
         """The mean logarithm of these probabilities, of pictures in [-1, 1] in a view that is drawn: what gradients follow. It
         is steep where a prompt is missed and flat where it is shown."""
         look = varied(thinned(pixels_BTCYX[:, -FRAMES:]), generator)
-        return _mean_of_asked(_probabilities(self._judge, [look], prompts, self._names).clamp_min(LEAST).log())
+        return _mean_of_asked(_log_probabilities(self._judge, [look], prompts, self._names))
 
 
 class SwitchAnswered:
@@ -77,9 +74,13 @@ def _looks(clips: RewardClips) -> list[Tensor]:
 
 
 def _probabilities(judge: AttributeNet, looks: Sequence[Tensor], prompts: Sequence[str], names: Sequence[str]) -> Tensor:
+    return _log_probabilities(judge, looks, prompts, names).exp()
+
+
+def _log_probabilities(judge: AttributeNet, looks: Sequence[Tensor], prompts: Sequence[str], names: Sequence[str]) -> Tensor:
     scores = [judge(look) for look in looks]
     asked = [asked_of(prompt) for prompt in prompts]
-    return torch.stack([_sure_of(torch.cat([score[name] for score in scores]), asked, name) for name in names], dim=1)
+    return torch.stack([_log_sure(torch.cat([score[name] for score in scores]), asked, name) for name in names], dim=1)
 
 
 def asked_of(prompt: str) -> dict[str, tuple[int, ...]]:
@@ -94,13 +95,15 @@ def asked_of(prompt: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _sure_of(scores_BC: Tensor, asked: Sequence[dict[str, tuple[int, ...]]], name: str) -> Tensor:
-    """The probability of any of what each row is asked for; no number where it is not asked."""
-    wanted_BC = torch.zeros(scores_BC.shape)
+def _log_sure(scores_BC: Tensor, asked: Sequence[dict[str, tuple[int, ...]]], name: str) -> Tensor:
+    """The logarithm of the probability of any of what each row is asked for; no number where it is not asked."""
+    wanted_BC = torch.zeros(scores_BC.shape, dtype=torch.bool)
     for row, ids in enumerate(asked):
-        wanted_BC[row, list(ids.get(name, ()))] = 1.0
-    sure_B = (scores_BC.float().softmax(dim=1) * wanted_BC.to(scores_BC.device)).sum(dim=1)
-    return sure_B.masked_fill(wanted_BC.sum(dim=1).to(scores_BC.device) == 0, torch.nan)
+        wanted_BC[row, list(ids.get(name, ()))] = True
+    unasked_B = ~wanted_BC.any(dim=1)
+    wanted_BC, unasked_B = ((wanted_BC | unasked_B[:, None]).to(scores_BC.device), unasked_B.to(scores_BC.device))
+    sure_B = scores_BC.float().log_softmax(dim=1).masked_fill(~wanted_BC, -torch.inf).logsumexp(dim=1)
+    return sure_B.masked_fill(unasked_B, torch.nan)
 
 
 def _mean_of_asked(found_BA: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from millstream.trainer.data.vocabulary import COLOURS, THINGS
 from millstream.trainer.evaluate.classifier import FRAMES, HeldBackJudge, load_classifier, save_classifier, thinned
 from millstream.trainer.evaluate.held_back import JudgeTraining, train_judge
 from millstream.trainer.reward.analytic import brightness, colour_drift, flicker, motion
-from millstream.trainer.reward.attributes import _sure_of, asked_of
+from millstream.trainer.reward.attributes import _log_sure, _mean_of_asked, asked_of
 from millstream.trainer.reward.clips import RewardClips
 from millstream.trainer.reward.outside import HTTPScore, find_function
 from millstream.trainer.reward.rewards import PerClipReward, RewardPlan, RewardSet, RewardTerm, make_rewards, within
@@ -204,6 +204,10 @@ def test_of_two_things_either_is_what_was_asked_for() -> None:
     assert "colour" not in asked_of("a bird and a blue balloon rising over the sea"), "the bird may have any"
     scores = torch.zeros(2, len(THINGS))
     scores[:, asked["thing"][1]] = 9.0
-    both, neither = _sure_of(scores, [asked, {}], "thing").tolist()
-    assert both > 0.99
-    assert neither != neither
+    log_sure = _log_sure(scores.requires_grad_(True), [asked, {}], "thing")
+    assert float(log_sure[0].detach().exp()) > 0.99
+    assert log_sure[1].isnan()
+    _mean_of_asked(log_sure[:, None]).sum().backward()
+    assert scores.grad is not None
+    assert scores.grad[0].any()
+    assert not scores.grad[1].any(), "what is not asked for teaches nothing"
