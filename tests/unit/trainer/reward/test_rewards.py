@@ -184,6 +184,8 @@ def test_a_held_back_judge_is_trained_saved_and_read_again(tmp_path: Path) -> No
     looks = thinned(torch.rand(2, FRAMES, 3, 64, 64))
     assert judge(looks)["thing"].shape == (2, 12)
     assert judge.features(looks).isfinite().all()
+    with pytest.raises(ConfigError, match="held back"):
+        JudgeTraining(architecture="oracle")
 
 
 @pytest.mark.slow
