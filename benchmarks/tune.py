@@ -14,9 +14,19 @@ after nine minutes, within a run of tuning if it must; the next call goes on fro
     late/fork-grpo/0  ... with all seeds, then kl-0/0
 
 Every way has the same minutes of trying, rolling out, rewarding and learning, the same reward, the same number of streams a
-step, and is exported by what its last step left: nothing was chosen by the judge. `best-of-n` learns to repeat the best of each
-group. `kl-0` is fork-grpo with nothing that holds it to the model it was, with one seed: what a reward is then worth.
-Adherence is relative to renders of the same scenes, over prompts that training saw and held-out ones together.
+step (`gradient` half as many), and is exported by what its last step left: nothing was chosen by the judge. `best-of-n` learns
+to repeat the best of each group, `gradient` follows the classifiers' gradients. `kl-0` is fork-grpo with nothing that holds it
+to the model it was, with one seed: what a reward is then worth. Adherence is relative to renders of the same scenes, over
+prompts that training saw and held-out ones together.
+
+More classifiers make a reward that is harder to cheat, and one that is neither theirs nor the judge chooses what is exported:
+
+    millstream train judge --out out/second --architecture convolutions --size 256 --seed 11
+    millstream train judge --out out/third --seed 12 --size 160
+    python -m benchmarks.tune --judge ... --classifier out/second/judge.safetensors --validator out/third/judge.safetensors \\
+        --every 20 --minutes 5 --only before,gradient/0
+
+`--every 20` shows both, and by the judge the two weakest of 96 prompts, every so many steps; that costs none of the minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +37,7 @@ import io
 import json
 import statistics
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +47,17 @@ from benchmarks.report import write_report
 from millstream.core.files import write_whole
 from millstream.core.presets import find_model
 from millstream.engine.device_choice import choose_device
-from millstream.models.registry import load_model
+from millstream.models.registry import LoadedModel, load_model
 from millstream.ops.precision import working_dtype
 from millstream.trainer.evaluate.adherence import judge_prompts
 from millstream.trainer.evaluate.classifier import load_classifier
 from millstream.trainer.plan import RECIPES
+from millstream.trainer.policy.control import Evaluated
+from millstream.trainer.policy.evaluation import Evaluation
 from millstream.trainer.policy.recipe import PolicyRecipe, read_policy_recipe
 from millstream.trainer.policy.rollouts import RolloutEngine, RolloutPlan
 from millstream.trainer.policy.run import PolicyReport, PolicyRun
+from millstream.trainer.reward.rewards import RewardPlan
 from millstream.trainer.tuning.export import export
 
 BEGUN = time.perf_counter()
@@ -53,12 +66,15 @@ WAYS: dict[str, dict[str, Any]] = {
     "grpo": {"algorithm": "grpo", "fork": (0, 0)},
     "ppo": {"algorithm": "ppo", "fork": (0, 0), "shared_start": False},
     "best-of-n": {"algorithm": "best-of-n"},
+    "gradient": {"algorithm": "gradient", "prompts_per_step": 32, "group": 2, "tried": 2, "rows_at_once": 16},
     "kl-0": {"algorithm": "grpo", "kl_coefficient": 0.0, "kl_target": 0.0},
 }
-COMPARED = ("fork-grpo", "grpo", "ppo", "best-of-n")
+COMPARED = ("fork-grpo", "grpo", "ppo", "best-of-n", "gradient")
 BEFORE, FORKS, LATE, SPENT = "before", "forks", "late", "spent.json"
 SOON = 2.0
 """Seconds."""
+CURVE_COUNT, VALIDATED = 48, 192
+"""Prompts of each kind that are judged along the way, and of those that are validated."""
 WEAKEST = ("thing", "motion")
 PHASES = ("sync_s", "try_s", "rollout_s", "reward_s", "learn_s")
 
@@ -84,9 +100,22 @@ def tuned(way: str, seed: int, asked: argparse.Namespace, folder: Path) -> Path 
     def is_enough() -> bool:
         return spent["seconds"] >= 60 * asked.minutes or is_over(asked)
 
-    run.train(report, is_enough)
+    def show(step: int, found: Evaluation, _: list[Evaluated]) -> None:
+        if asked.every:
+            model = replace(run.engine.model, dit=run.engine.dit)
+            said = _line(BEFORE, {"judged": judge_model(model, asked, 2 if asked.miniature else CURVE_COUNT, (SOON,))}, asked)
+            by = f"reward {found.reward:.4f}, validator {found.judge:.4f} {_shares(found.attributes)}"
+            print(f"  at step {step}, {spent['seconds']:.0f} s: {by}, flicker {found.flicker:.4f}; judge: {said}", flush=True)
+
+    is_done = run.train(report, is_enough, show)
     write_whole(kept, json.dumps(spent))
-    return export(recipe, spec, folder, run.learnt()) if spent["seconds"] >= 60 * asked.minutes else None
+    if run.has_parted:
+        print(f"  reward and validator parted after {spent['steps']} steps")
+    return export(recipe, spec, folder, run.learnt()) if is_done or spent["seconds"] >= 60 * asked.minutes else None
+
+
+def _shares(attributes: dict[str, float]) -> str:
+    return "(" + ", ".join(f"{name} {share:.3f}" for name, share in attributes.items()) + ")"
 
 
 def is_over(asked: argparse.Namespace) -> bool:
@@ -100,23 +129,38 @@ def _recipe(way: str, seed: int, asked: argparse.Namespace) -> PolicyRecipe:
     changes = {
         "seed": seed,
         "steps": never,
-        "judge": "",
-        "evaluate_every": never,
-        "evaluate_prompts": 1,
+        "judge": str(asked.validator or ""),
+        "evaluate_every": asked.every or never,
+        "evaluate_prompts": VALIDATED if asked.every and not asked.miniature else 1,
         "checkpoint_every": never,
     }
     small = {"height": 64, "width": 64, "prompts_per_step": 1, "group": 2, "fork": (1, 1)}
     recipe = read_policy_recipe(asked.recipe or RECIPES / "reward-brook.toml")
     wanted = msgspec.toml.decode("\n".join(asked.set).encode())
-    changed = msgspec.to_builtins(recipe) | (small if asked.miniature else {}) | wanted | changes | WAYS[way]
+    by_all = {"rewards": [each for reward in recipe.rewards for each in _by_all(reward, asked.classifier)]}
+    plain = msgspec.to_builtins(recipe) | msgspec.to_builtins(by_all)
+    changed = plain | WAYS[way] | (small if asked.miniature else {}) | wanted | changes
     return msgspec.convert(changed, PolicyRecipe)
+
+
+def _by_all(reward: RewardPlan, more: list[str]) -> list[RewardPlan]:
+    """The same reward by so many more classifiers, which count alike."""
+    if reward.kind != "attributes":
+        return [reward]
+    names, scale = [reward.classifier, *more], reward.scale / (1 + len(more))
+    return [msgspec.structs.replace(reward, classifier=name, scale=scale) for name in names]
 
 
 def judged(weights: str, asked: argparse.Namespace, count: int, seconds: tuple[float, ...]) -> list[dict[str, Any]]:
     """By the held-back judge at the last of `seconds`: of prompts that training saw, and of held-out ones."""
-    device, spec = choose_device(asked.device), find_model("brook")
-    model = load_model(spec, [weights], device=device, dtype=working_dtype(device))
-    judge, config = load_classifier(asked.judge, device), _recipe("grpo", 0, asked).stream(spec)
+    device = choose_device(asked.device)
+    return judge_model(
+        load_model(find_model("brook"), [weights], device=device, dtype=working_dtype(device)), asked, count, seconds
+    )
+
+
+def judge_model(model: LoadedModel, asked: argparse.Namespace, count: int, seconds: tuple[float, ...]) -> list[dict[str, Any]]:
+    judge, config = load_classifier(asked.judge, model.device), _recipe("grpo", 0, asked).stream(model.spec)
     both = (
         judge_prompts(model, judge, config=config, held_out=held_out, count=count, seconds=seconds)
         for held_out in (False, True)
@@ -236,6 +280,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=256, help="prompts of each kind that are judged")
     parser.add_argument("--late", type=float, default=120.0, help="second until which some go on")
     parser.add_argument("--late-count", type=int, default=48, help="prompts of each kind that do")
+    parser.add_argument("--classifier", action="append", default=[], help="one more to reward by, from millstream train judge")
+    parser.add_argument("--validator", type=Path, help="that chooses what is exported; needs --every")
+    parser.add_argument("--every", type=int, default=0, help="steps between evaluations on the way; 0 for none")
     parser.add_argument("--only", default="", help="pieces, with commas between")
     parser.add_argument("--set", action="append", default=[], help="a line of the recipe: lr=1e-4")
     parser.add_argument("--table", action="store_true", help="only write down what there is")
@@ -258,6 +305,8 @@ def main() -> None:
         raise SystemExit(f"--only {', '.join(sorted(unknown))}: choose of {', '.join(all_pieces(asked.seeds))}")
     if not asked.table and (asked.judge is None or not asked.judge.is_file()):
         raise SystemExit("give --judge: millstream train judge makes one")
+    if asked.validator is not None and not asked.every:
+        raise SystemExit("--validator looks at evaluations on the way: give --every 20")
     for name in pieces:
         if asked.table or is_over(asked):
             break
@@ -270,7 +319,7 @@ def main() -> None:
 
 def report(asked: argparse.Namespace) -> None:
     recipe = msgspec.to_builtins(_recipe(COMPARED[0], 0, asked))
-    counts = {"count": asked.count, "late": asked.late, "late_count": asked.late_count}
+    counts = {"count": asked.count, "late": asked.late, "late_count": asked.late_count, "every": asked.every}
     configuration = {"minutes": asked.minutes, **counts, "ways": WAYS, "recipe": recipe}
     with contextlib.redirect_stdout(io.StringIO()):  # lines of pieces are what is read meanwhile
         write_report("tune-miniature" if asked.miniature else "tune", configuration, table(asked))

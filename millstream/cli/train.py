@@ -239,6 +239,10 @@ def judge(
     steps: Annotated[int, typer.Option(help="Of training.")] = 6000,
     batch: Annotated[int, typer.Option(help="Clips a step.")] = 64,
     seed: Annotated[int, typer.Option(help="Of its scenes and weights.")] = 7_654_321,
+    size: Annotated[int, typer.Option(help="Of its renders, in pixels.")] = 192,
+    architecture: Annotated[
+        str, typer.Option(help="held back, or convolutions: another classifier to reward by, as the bundled one is.")
+    ] = "held back",
     device: Device = "auto",
 ) -> None:
     """Train the held-back judge, which says whether tuning by reward made a Brook better. Leaves judge.safetensors.
@@ -249,7 +253,8 @@ def judge(
     from millstream.trainer.evaluate.held_back import JudgeTraining
 
     with plain_errors():
-        plan = JudgeTraining(clips=clips, steps=steps, batch=batch, seed=seed, examined=min(256, clips))
+        sizes = {"clips": clips, "steps": steps, "batch": batch, "size": size, "examined": min(256, clips)}
+        plan = JudgeTraining(**sizes, seed=seed, architecture=architecture)
         typer.echo(run_train_judge(out, plan, device=device))
 
 

@@ -12,6 +12,7 @@ from millstream.core.presets import find_model
 from millstream.models.fast.stack import FastStack
 from millstream.trainer.policy.prompting import step_plan
 from millstream.trainer.policy.run import PolicyReport, PolicyRun
+from millstream.trainer.reward.rewards import RewardPlan
 from tests.unit.trainer.policy.test_policy_run import recipe
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -42,6 +43,18 @@ def test_a_run_takes_steps(algorithm: str, precision: str, tmp_path: Path) -> No
     assert [report.numbers["skipped"] for report in said] == [0, 0, 0]
     assert said[0].numbers["ratio_off"] < 1e-3
     assert all(weight.isfinite().all() for weight in found.learnt().values())
+
+
+def test_gradients_of_pictures_reach_the_weights(tmp_path: Path) -> None:
+    rewards = (RewardPlan(kind="attributes", names=("setting",), views=2),)
+    found, said = (
+        run(tmp_path, algorithm="gradient", precision="bf16", chunks=3, prompts=("the sea",), rewards=rewards),
+        list[PolicyReport](),
+    )
+    before = found.actor.head.proj.weight.detach().clone()
+    assert found.train(said.append, lambda: False)
+    assert all(report.numbers["skipped"] == 0 and report.numbers["norm"] > 0 for report in said)
+    assert not torch.equal(before, found.actor.head.proj.weight)
 
 
 def test_what_learns_lies_in_host_memory_while_streams_are_made(tmp_path: Path) -> None:

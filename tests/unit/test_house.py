@@ -290,7 +290,7 @@ SURFACE = {
     "course quiz": {"--count", "--seed", "--topic"},
     "train brook": {"--device", "--dry-run", "--out", "--recipe", "--smoke", "--until"},
     "train decoder": {"--batch", "--device", "--out", "--steps", "--streams", "--weights"},
-    "train judge": {"--batch", "--clips", "--device", "--out", "--seed", "--steps"},
+    "train judge": {"--architecture", "--batch", "--clips", "--device", "--out", "--seed", "--size", "--steps"},
     "train ranges": {"--count", "--device", "--weights"},
     "train eval": {
         "--classifier", "--count", "--device", "--out", "--plots", "--precision", "--response-pairs", "--seconds", "--steps",

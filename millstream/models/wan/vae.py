@@ -201,9 +201,10 @@ class WanVAE(nn.Module):
         """Mean and std of the latents, broadcast over [B, C, T, Y, X]. Kept: bringing them to a GPU would make it wait."""
         if self._kept is None or (self._kept[0].device, self._kept[0].dtype) != (like.device, like.dtype):
             count = self.config.channels
-            mean = like.new_tensor(self.config.mean or (0.0,) * count).view(-1, 1, 1, 1)
-            std = like.new_tensor(self.config.std or (1.0,) * count).view(-1, 1, 1, 1)
-            self._kept = mean, std
+            with torch.inference_mode(mode=False):  # gradients may pass later
+                mean = torch.tensor(self.config.mean or (0.0,) * count, device=like.device, dtype=like.dtype)
+                std = torch.tensor(self.config.std or (1.0,) * count, device=like.device, dtype=like.dtype)
+                self._kept = mean.view(-1, 1, 1, 1), std.view(-1, 1, 1, 1)
         return self._kept
 
 

@@ -123,15 +123,16 @@ def canonical(ids: Mapping[str, int]) -> str:
     return f"{things} {said['motion']} {said['speed']} {place} {said['time']} {said['weather']}"
 
 
-def mentioned(caption: str) -> dict[str, int]:
-    """What a caption says of the setting, the time, the weather and the first thing, as ids. Longest phrases win."""
-    words, found, i = caption.replace(",", " ").split(), dict[str, int](), 0
+def mentioned(caption: str) -> dict[str, tuple[int, ...]]:
+    """What a caption says of everything, as ids: one each, and of two things what the first is and then what the second is.
+    Longest phrases win."""
+    words, found, i = caption.replace(",", " ").split(), dict[str, tuple[int, ...]](), 0
     while i < len(words):
         for length in range(min(5, len(words) - i), 0, -1):
             meaning = _meanings().get(tuple(words[i : i + length]))
             if meaning is not None:
-                if "thing" not in found or meaning[0] not in ("thing", "colour", "size"):  # else of the second thing
-                    found.setdefault(*meaning)
+                name, value = meaning
+                found[name] = (*found.get(name, ()), value)
                 break
         else:
             length = 1

@@ -18,7 +18,7 @@ from millstream.core.files import Staging
 from millstream.ops.pixels import to_bytes
 from millstream.trainer.data.render import render
 from millstream.trainer.data.scene import Scenes, attributes, sample_scenes, shown
-from millstream.trainer.evaluate.classifier import FRAMES, AttributeNet, HeldBackJudge, save_classifier, thinned
+from millstream.trainer.evaluate.classifier import ARCHITECTURES, FRAMES, AttributeNet, save_classifier, thinned
 from millstream.trainer.evaluate.metrics import accuracy, impression, joined
 from millstream.trainer.loop import StepReport, train_stage
 from millstream.trainer.methods.classify import ClassifyMethod
@@ -41,10 +41,17 @@ class JudgeTraining:
     seed: int = SEED
     size: int = 192
     """Of its renders: another than the model streams in, so that edges and grain are others."""
+    architecture: str = "held back"
+    """Of `ARCHITECTURES`: the judge's own, or, for a second opinion that rewards, that of the bundled classifier."""
     examined: int = 256
     """Clips of scenes it has not learnt from, to say how good it is."""
 
     def __post_init__(self) -> None:
+        if self.architecture not in ARCHITECTURES or self.size < 8:
+            raise ConfigError(
+                f"an architecture is one of {', '.join(ARCHITECTURES)} and a size 8 or more, "
+                f"got {self.architecture!r} and {self.size}"
+            )
         if min(self.clips, self.steps, self.batch, self.examined) < 1:
             raise ConfigError(f"give 1 or more clips, steps and batch, got {self.clips}, {self.steps} and {self.batch}")
 
@@ -55,11 +62,11 @@ def train_judge(
     """The file that was written, and the share of unseen renders whose attributes it names. A run that was begun goes on."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(plan.seed)
-    judge, pool = HeldBackJudge().to(device), render_looks(plan, device)
+    judge, pool = ARCHITECTURES[plan.architecture]().to(device), render_looks(plan, device)
     stage = StagePlan(name="judge", method="classify", steps=plan.steps, batch=plan.batch, lr=plan.lr)
     method = ClassifyMethod(judge, pool, batch=plan.batch)
     learnt = train_stage(stage, method, folder, seed=plan.seed, device=device, report=report)
-    assert isinstance(learnt, HeldBackJudge)
+    assert isinstance(learnt, AttributeNet)
     path = folder / "judge.safetensors"
     with Staging(folder) as staging:
         save_classifier(staging.path(path.name), learnt)

@@ -116,4 +116,5 @@ def moved(made: Trajectories, device: torch.device) -> Trajectories:
         ends=tuple(end.to(device) for end in made.ends),
         log_density_BLK=made.log_density_BLK.to(device),
         shown_before_PFCYX=made.shown_before_PFCYX.to(device),
+        prompts=made.prompts,
     )

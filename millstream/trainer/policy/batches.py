@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from millstream.models.dit import CausalDiT
 from millstream.trainer.evaluate.classifier import AttributeNet
+from millstream.trainer.loop import keyed_generator
 from millstream.trainer.policy.evaluation import Evaluation, evaluate
 from millstream.trainer.policy.prompting import evaluated_prompts, step_plan
 from millstream.trainer.policy.recipe import PolicyRecipe
@@ -122,6 +124,12 @@ class BatchMaker:
         pixels, fps = self.engine.show(made), self.engine.config.fps
         clips = RewardClips(pixels_BTCYX=pixels, prompts=plan.row_prompts, fps=fps, is_switched=bool(plan.before))
         return self.rewards.score(clips)
+
+    def worth(self, made: Trajectories, clean_BFCYX: Tensor, rows: Tensor) -> Tensor:
+        """What finished chunks of these rows are worth as pictures, with gradients back to them."""
+        generator = keyed_generator(self._device, "worth", made.version, int(rows[0]))
+        prompts = [made.prompts[row] for row in rows.tolist()]
+        return self.rewards.log_worth(self.engine.paint(made, clean_BFCYX, rows), prompts, generator)
 
     def least_worth(self, plan: RolloutPlan) -> RolloutPlan:
         """The plan with those of its prompts whose stream is worth least: of the others there is little to learn."""

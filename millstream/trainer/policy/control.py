@@ -5,13 +5,14 @@ Knows no models: numbers in, decisions out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 FACTOR = 1.5
-"""By which the coefficient follows, and how far off the target it lets things be."""
-LEAST, MOST = 1e-6, 1e3
+"""The most by which the coefficient changes in a step."""
+MOST = 1e3
 
 
 @dataclass(slots=True)
@@ -20,17 +21,24 @@ class DivergenceControl:
 
     coefficient: float
     target: float
-    """Nats of a chunk's learnt steps together, from the reference."""
+    """Nats of a chunk's steps together, from the reference."""
     bound: float
     """Beyond it the reward counts for nothing and the model only goes back."""
+    least: float = field(init=False)
+    """What it begins with: if it fell while a model is still near its reference, it would be too late when it no longer is."""
+
+    def __post_init__(self) -> None:
+        self.least = self.coefficient
 
     def follow(self, measured: float) -> None:
-        if self.target <= 0:
-            return
-        if measured > FACTOR * self.target:
-            self.coefficient = min(MOST, self.coefficient * FACTOR)
-        elif measured < self.target / FACTOR:
-            self.coefficient = max(LEAST, self.coefficient / FACTOR)
+        """By as much as the target is passed, or kept, but no more than `FACTOR`."""
+        if self.target > 0:
+            by = min(FACTOR, max(1 / FACTOR, measured / self.target))
+            self.coefficient = min(MOST, max(self.least, self.coefficient * by))
+
+    def share(self, measured: float) -> float:
+        """Of what a model has moved by, how much it keeps: divergence grows with the square of that."""
+        return math.sqrt(self.target / measured) if 0 < self.target < measured else 1.0
 
     def is_beyond(self, measured: float) -> bool:
         return self.target > 0 and measured > self.bound

@@ -1,4 +1,4 @@
-"""What a policy learns from rewarded rollouts: GRPO, PPO, or repeating the best of each group.
+"""What a policy learns from rewarded rollouts: GRPO, PPO, repeating the best of each group, or gradients of its pictures.
 
 Densities are computed again from the recorded steps, over whole streams in one pass (`trainer/sequence.py`): through the past
 too, whose keys and values are the policy's own, so ratios are exact. Four roles: the actor learns here, a copy of it rolls out
@@ -9,15 +9,17 @@ Shapes: B rows, L learnt steps of a chunk, K chunks, F frames, C latent channels
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from millstream.core.config import StreamConfig
 from millstream.models import sampler
-from millstream.models.dit import CausalDiT
+from millstream.models.dit import CausalDiT, CrossKV
 from millstream.parallel.training.precision import Precision, in_precision
 from millstream.trainer.policy.advantages import best_of_group, generalised, group_relative, standardised
 from millstream.trainer.policy.clipped_adamw import ClippedAdamW, move_learning
@@ -29,7 +31,9 @@ from millstream.trainer.policy.steps import GaussianStep, StepNoise, divergence,
 from millstream.trainer.policy.whole_streams import StreamSequences
 from millstream.trainer.sequence import forced_flow
 
-Algorithm = Literal["grpo", "ppo", "best-of-n", "matching"]
+Algorithm = Literal["grpo", "ppo", "best-of-n", "gradient", "matching"]
+PictureWorth = Callable[[Trajectories, Tensor, Tensor], Tensor]
+"""What finished chunks of these rows are worth [B], with gradients back to them."""
 
 
 class LearnerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +77,11 @@ class PolicyLearner:
         control: DivergenceControl,
         options: LearnerOptions,
         device: torch.device,
+        worth: PictureWorth | None = None,
     ) -> None:
+        """`worth` is what `gradient` follows instead of densities."""
+        assert (worth is not None) == (options.algorithm == "gradient"), f"what is {options.algorithm} to follow?"
+        self._worth = worth
         self.actor, self.reference = actor, reference.requires_grad_(requires_grad=False).eval()
         self.control, self._noise, self._config, self._options, self._device = control, noise, config, options, device
         self._optimiser = ClippedAdamW(
@@ -87,8 +95,14 @@ class PolicyLearner:
             self._critic_optimiser = torch.optim.AdamW(self.critic.parameters(), lr=options.critic_lr, weight_decay=0.0)
         self._optimisers = [self._optimiser.inner, *([] if self.critic is None else [self._critic_optimiser])]
         self._sequences = StreamSequences(actor, config, device)
+        theirs = dict(self.reference.named_parameters())  # which have no adapters: these go back to where they began
+        self._home = [theirs[name] if name in theirs else each.detach().clone() for name, each in self._moving]
         self.version = 0
         """Times that the actor has changed."""
+
+    @property
+    def _moving(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, parameter) for name, parameter in self.actor.named_parameters() if parameter.requires_grad]
 
     def set_rate(self, lr: float) -> None:
         self._optimiser.set_rate(lr)
@@ -113,27 +127,74 @@ class PolicyLearner:
         if self.control.is_beyond(found["kl"]):
             advantage_BLK = torch.zeros_like(advantage_BLK)
         found |= said | self._update(made, references, old_BLK, advantage_BLK, known_B)
-        self.control.follow(found["kl"])
+        found["kl_reached"] = self._reached(made, references, known_B)
+        self._go_back(self.control.share(found["kl_reached"]))
+        self.control.follow(found["kl_reached"])
         self.version += 1
         return found
 
+    @torch.no_grad()
+    def _reached(self, made: Trajectories, references: list[Tensor], known_B: Tensor) -> float:
+        """How far the update has led, by some rows from all over the batch."""
+        rows = torch.arange(len(made), device=self._device)[known_B]
+        rows = rows[:: -(-len(rows) // self._options.rows_at_once)]
+        return float(self._divergence(self.steps(self.actor, made, rows), [mean[rows] for mean in references]).mean())
+
+    @torch.no_grad()
+    def _go_back(self, share: float) -> None:
+        """To this share of the way from the reference to where the actor is: a coefficient alone is too slow, since AdamW's
+        steps are as long whatever it is, and what is random in them leads away too."""
+        if share < 1:
+            for (_, parameter), home in zip(self._moving, self._home, strict=True):
+                parameter.lerp_(home.to(parameter.device), 1.0 - share)
+
     def steps(self, dit: CausalDiT, made: Trajectories, rows: Tensor) -> list[GaussianStep]:
-        """Where a model's learnt steps go from where these rows' started."""
-        count = made.clean_BFCYX.shape[1]
-        starts = [made.starts[number][rows] for number in self._noise.learnt]
-        stream = torch.cat([made.past_BFCYX[rows], made.clean_BFCYX[rows]], dim=1).float()
-        levels = [sampler.per_frame(self._noise.levels[number], starts[0]) for number in self._noise.learnt]
-        sequence = self._sequences.of(made.past_BFCYX.shape[1], count, len(starts))
+        """Where a model's steps go, all of them, from where these rows' started."""
+        starts = [start[rows] for start in made.starts]
         with in_precision(self._options.precision, self._device):
             cross = dit.read_prompt(made.text_BSE[rows])
-            flow = forced_flow(dit, stream, torch.cat(starts, dim=1), torch.cat(levels, dim=1), sequence, cross)
+        return self._steps(dit, made, rows, dict(enumerate(starts)), cross)
+
+    def _steps(
+        self, dit: Callable[..., Tensor], made: Trajectories, rows: Tensor, starts: dict[int, Tensor], cross: CrossKV
+    ) -> list[GaussianStep]:
+        """Of these numbers, from there."""
+        count = made.clean_BFCYX.shape[1]
+        stream = torch.cat([made.past_BFCYX[rows], made.clean_BFCYX[rows]], dim=1).float()
+        levels = [sampler.per_frame(self._noise.levels[number], start) for number, start in starts.items()]
+        sequence = self._sequences.of(made.past_BFCYX.shape[1], count, len(starts))
+        with in_precision(self._options.precision, self._device):
+            flow = forced_flow(dit, stream, torch.cat(list(starts.values()), dim=1), torch.cat(levels, dim=1), sequence, cross)
         flows = flow.split(count, dim=1)
-        return [self._noise.step(*each) for each in zip(self._noise.learnt, starts, flows, strict=True)]
+        return [self._noise.step(number, starts[number], flow) for number, flow in zip(starts, flows, strict=True)]
 
     def log_densities(self, made: Trajectories, steps: list[GaussianStep], rows: Tensor) -> Tensor:
         """[B, L, K]"""
-        frames, ends = self._config.frames_per_chunk, [end[rows] for end in made.ends]
-        return torch.stack([log_density(end, step, frames=frames) for end, step in zip(ends, steps, strict=True)], dim=1)
+        frames, learnt = self._config.frames_per_chunk, [steps[number] for number in self._noise.learnt]
+        return torch.stack(
+            [log_density(end[rows], step, frames=frames) for end, step in zip(made.ends, learnt, strict=True)], dim=1
+        )
+
+    def finished(self, made: Trajectories, steps: list[GaussianStep], rows: Tensor) -> Tensor:
+        """The chunks as they were made, with gradients to the learnt steps' means through all steps after them: noise that was
+        drawn stays what it was. Weights learn by the steps that are learnt, `steps`, alone."""
+        weights = {name: parameter.detach() for name, parameter in self.actor.named_parameters()}
+        with torch.no_grad(), in_precision(self._options.precision, self._device):
+            cross = self.actor.read_prompt(made.text_BSE[rows])
+
+        def still(*told: object) -> Tensor:
+            flow: Tensor = functional_call(self.actor, weights, told)
+            return flow
+
+        ends = [*made.starts[1:], made.clean_BFCYX]
+        current = made.starts[0][rows]
+        for number, step in enumerate(steps):
+            mean = step.mean_BFCYX if number in self._noise.learnt else step.mean_BFCYX.detach()
+            if number:
+                moved = self._steps(still, made, rows, {number: current}, cross)[0].mean_BFCYX
+                mean = mean + moved - moved.detach()
+            current = ends[number][rows].float() + mean - mean.detach()
+        return current
 
     def move(self, device: torch.device) -> None:
         """To host memory while others need the device, or back."""
@@ -167,19 +228,26 @@ class PolicyLearner:
             mine, theirs = self.steps(self.actor, made, rows), self.steps(self.reference, made, rows)
             logs.append(self.log_densities(made, mine, rows))
             means.append([step.mean_BFCYX for step in theirs])
-            apart.append(self._divergence(mine, theirs).mean(dim=1))
+            apart.append(self._divergence(mine, means[-1]).mean(dim=1))
         return torch.cat(logs), [torch.cat(parts) for parts in zip(*means, strict=True)], torch.cat(apart)
 
-    def _divergence(self, mine: list[GaussianStep], theirs: list[GaussianStep]) -> Tensor:
-        """Of a chunk's learnt steps together, [B, K]."""
+    def _divergence(self, mine: list[GaussianStep], theirs: list[Tensor]) -> Tensor:
+        """Of all of a chunk's steps together, [B, K]: nobody learns from those that are not random, but they change too."""
         frames = self._config.frames_per_chunk
-        return torch.stack([divergence(*each, frames=frames) for each in zip(mine, theirs, strict=True)]).sum(dim=0)
+        return torch.stack(
+            [
+                divergence(step.mean_BFCYX, mean, self._noise.spread(number), frames=frames)
+                for number, (step, mean) in enumerate(zip(mine, theirs, strict=True))
+            ]
+        ).sum(dim=0)
 
     def _advantages(self, made: Trajectories, reward_B: Tensor, known_B: Tensor, group: int) -> tuple[Tensor, dict[str, float]]:
-        """[B, L, K], and what is worth saying of them."""
+        """[B, L, K], and what is worth saying of them. Gradients need none: every row counts."""
         shape = made.log_density_BLK.shape
+        if self._options.algorithm == "gradient":
+            return torch.ones_like(made.log_density_BLK), {}
         if self._options.algorithm != "ppo":
-            by_group = group_relative if self._options.algorithm == "grpo" else best_of_group
+            by_group = best_of_group if self._options.algorithm == "best-of-n" else group_relative
             return by_group(reward_B, known_B, group)[:, None, None].expand(shape), {}
         with torch.no_grad():
             value_BT = self._values(made)
@@ -240,12 +308,15 @@ class PolicyLearner:
             new_BLK = self.log_densities(made, steps, part)
             weight_BLK = torch.full_like(new_BLK, weight)
             policy = clipped_policy(new_BLK, old_BLK[part], advantage_BLK[part], weight_BLK, self._options.clip)
-            theirs = [GaussianStep(mean[part], step.std) for mean, step in zip(references, steps, strict=True)]
-            held = self._divergence(steps, theirs).sum() / (len(rows) * old_BLK.shape[2])
-            (policy.loss + self.control.coefficient * held).backward()
+            held = self._divergence(steps, [mean[part] for mean in references]).sum() / (len(rows) * old_BLK.shape[2])
+            loss = policy.loss
+            if self._worth is not None:
+                worth_B = self._worth(made, self.finished(made, steps, part), part)
+                loss = -(worth_B * advantage_BLK[part].mean(dim=(1, 2))).sum() / len(rows)
+            (loss + self.control.coefficient * held).backward()
             off = float((new_BLK.detach() - old_BLK[part]).exp().sub(1).abs().max())
             found["ratio_off"] = max(found["ratio_off"], off)
-            found["policy"] += float(policy.loss.detach())
+            found["policy"] += float(loss.detach())
             found["clipped"] += float(policy.clipped)
         norm = self._optimiser.step()
         followed = math.isfinite(norm)

@@ -134,10 +134,12 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError(
                 'algorithm = "matching" needs a teacher, and no other does: teacher = ["teacher/brook.safetensors"]'
             )
-        if self.algorithm == "matching" and (self.asynchronous or self.placement == "apart"):
+        if self.algorithm in ("gradient", "matching") and (self.asynchronous or self.placement == "apart"):
             raise ConfigError(
-                "matching learns from rollouts of its own weights, on its own device: leave asynchronous and apart out"
+                f"{self.algorithm} learns from rollouts of its own weights, on its own device: leave asynchronous and apart out"
             )
+        if self.algorithm == "gradient" and all(reward.kind != "attributes" for reward in self.rewards):
+            raise ConfigError('algorithm = "gradient" follows classifiers: give a reward of kind "attributes"')
         if self.asynchronous and self.placement == "hybrid":
             raise ConfigError("hybrid takes turns on one device, and asynchronous rollouts do not: choose one of the two")
         least, most = self.fork

@@ -89,6 +89,8 @@ class Trajectories:
     """As the rollout had it."""
     shown_before_PFCYX: Tensor
     """What viewers of each past saw before the first of them, every frame of it: a decoder begins there."""
+    prompts: tuple[str, ...]
+    """Of each row."""
 
     def __len__(self) -> int:
         return len(self.text_BSE)
@@ -168,6 +170,7 @@ class RolloutEngine:
             ends=tuple(torch.cat([each.ends[i] for each in made], dim=1) for i in steps),
             log_density_BLK=torch.stack([torch.stack([each.log_density_B[i] for each in made], dim=1) for i in steps], dim=1),
             shown_before_PFCYX=shown,
+            prompts=plan.row_prompts,
         )
 
     @torch.no_grad()
@@ -182,6 +185,15 @@ class RolloutEngine:
                 tails = tuple(tail[some // group - first] for tail in state)
                 parts.append(to_bytes(self.model.vae.decode(made.clean_BFCYX[some].to(self.model.dtype), tails)[0]))
         return torch.cat(parts)
+
+    def paint(self, made: Trajectories, clean_BFCYX: Tensor, rows: Tensor) -> Tensor:
+        """Finished chunks of these rows as pictures [B, T, 3, Y, X] in [-1, 1]; gradients flow back to them."""
+        group = len(made) // len(made.shown_before_PFCYX)
+        pasts, place = (rows // group).unique(return_inverse=True)
+        with torch.no_grad():
+            tails = tuple(tail[place] for tail in self._remembered(made.shown_before_PFCYX[pasts]))
+        pixels: Tensor = self.model.vae.decode(clean_BFCYX.to(self.model.dtype), tails)[0]
+        return pixels.float()
 
     def read(self, prompts: Sequence[str]) -> Tensor:
         """[P, S, E] in float32."""

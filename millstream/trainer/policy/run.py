@@ -71,6 +71,7 @@ def make_batches(
     """The side that streams, with weights of its own, as the actor's are now."""
     config, dtype = recipe.stream(spec), recipe.rolls_in
     model = load_model(spec, recipe.weights, device=device, dtype=dtype)
+    model.vae.requires_grad_(requires_grad=False)  # gradients pass through it at most
     is_fast = device.type == "cuda" and dtype is torch.bfloat16 and recipe.lora is None
     engine = RolloutEngine(actor, model, config, recipe.noise(spec), dtype, is_fast=is_fast)
     per_chunk, patience = config.frames_per_chunk, recipe.reward_patience
@@ -106,7 +107,8 @@ class PolicyRun:
             self.learner = MatchingLearner(actor, teacher, self.engine.read(("",)), noise, self.config, recipe, device)
         else:
             reference = load_dit(spec, recipe.reference or recipe.weights, device=device, dtype=torch.float32)
-            self.learner = PolicyLearner(actor, reference, noise, self.config, recipe.control, recipe, device)
+            worth = self.batches.worth if recipe.algorithm == "gradient" and isinstance(self.batches, BatchMaker) else None
+            self.learner = PolicyLearner(actor, reference, noise, self.config, recipe.control, recipe, device, worth)
         self.evaluated = list[Evaluated]()
         self._ahead = False
         """Whether the next step's batch was begun."""

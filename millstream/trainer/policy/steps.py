@@ -59,6 +59,12 @@ class StepNoise:
     def std(self, step: int) -> float:
         return self.last if step == len(self.levels) - 1 else self.eta * self.following(step) / FULL
 
+    def spread(self, step: int) -> float:
+        """What a change of a step is measured by: its deviation. Of one that is not random, that of its clean estimate if it
+        were noised again to the level that it came from; of pure noise there would be nothing to see."""
+        share = self.levels[step] / FULL
+        return self.std(step) or (share / (1.0 - share) if share < 1 else math.inf)
+
     def following(self, step: int) -> float:
         """The level that a step leads to."""
         return (*self.levels[1:], 0.0)[step]
@@ -126,10 +132,9 @@ def log_density(end_BFCYX: Tensor, step: GaussianStep, *, frames: int) -> Tensor
     return squares - count * (math.log(step.std) + 0.5 * math.log(2.0 * math.pi))
 
 
-def divergence(step: GaussianStep, reference: GaussianStep, *, frames: int) -> Tensor:
-    """Kullback-Leibler, exactly, of two models that are as random as each other: [B, K] in float64."""
-    assert step.std == reference.std > 0, f"spreads of {step.std} and {reference.std}"
-    return 0.5 * _per_chunk(((step.mean_BFCYX - reference.mean_BFCYX) / step.std).square(), frames)
+def divergence(mean_BFCYX: Tensor, reference_BFCYX: Tensor, spread: float, *, frames: int) -> Tensor:
+    """Kullback-Leibler, exactly, of two steps that are as random as each other: [B, K] in float64."""
+    return 0.5 * _per_chunk(((mean_BFCYX - reference_BFCYX) / spread).square(), frames)
 
 
 def _per_chunk(x_BFCYX: Tensor, frames: int) -> Tensor:

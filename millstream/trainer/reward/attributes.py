@@ -1,6 +1,7 @@
 """Rewards by a classifier: how sure it is that a clip shows what its prompt says.
 
-A prompt that does not mention an attribute is not asked for it. Knows Brook's world alone: its captions and its classes.
+A prompt that does not mention an attribute is not asked for it. Of two things either may be the one that is recognised: no
+classifier can know which was said first. Knows Brook's world alone: its captions and its classes.
 Shapes: B clips, T frames, C channels, Y and X rows and columns.
 """
 
@@ -14,19 +15,35 @@ from torch import Tensor
 from millstream.core.config import TEMPORAL_STRIDE
 from millstream.ops.pixels import from_bytes
 from millstream.trainer.data.captions import mentioned
+from millstream.trainer.data.vocabulary import MOTIONS, THINGS, motions_of
 from millstream.trainer.evaluate.classifier import FRAMES, GLIMPSED, AttributeNet, glimpsed, thinned
 from millstream.trainer.evaluate.metrics import LOOKED_AT
+from millstream.trainer.loop import keyed_generator
 from millstream.trainer.reward.clips import RewardClips
+from millstream.trainer.reward.views import varied
 
 
 class AttributeReward:
-    """The mean probability of what the prompt says, over these attributes, in the last two seconds."""
+    """The mean probability of what the prompt says, over these attributes, in the last two seconds; of so many views of them,
+    the first as they are and the others `varied`."""
 
-    def __init__(self, judge: AttributeNet, names: Sequence[str]) -> None:
-        self._judge, self._names = judge, tuple(names)
+    def __init__(self, judge: AttributeNet, names: Sequence[str], views: int = 1) -> None:
+        self._judge, self._names, self._views = judge, tuple(names), views
 
+    @torch.no_grad()
     def __call__(self, clips: RewardClips) -> Tensor:
-        return _mean_of_asked(look_probabilities(self._judge, clips, self._names))
+        looks, device = _looks(clips), clips.pixels_BTCYX.device
+        found = [_probabilities(self._judge, looks, clips.prompts, self._names)]
+        for view in range(1, self._views):
+            generator = keyed_generator(device, "view", view)
+            found.append(_probabilities(self._judge, [varied(look, generator) for look in looks], clips.prompts, self._names))
+        return _mean_of_asked(torch.stack(found).mean(dim=0))
+
+    def log_worth(self, pixels_BTCYX: Tensor, prompts: Sequence[str], generator: torch.Generator) -> Tensor:
+        """The mean logarithm of these probabilities, of pictures in [-1, 1] in a view that is drawn: what gradients follow. It
+        is steep where a prompt is missed and flat where it is shown."""
+        look = varied(thinned(pixels_BTCYX[:, -FRAMES:]), generator)
+        return _mean_of_asked(_log_probabilities(self._judge, [look], prompts, self._names))
 
 
 class SwitchAnswered:
@@ -35,6 +52,7 @@ class SwitchAnswered:
     def __init__(self, judge: AttributeNet, frames_per_chunk: int) -> None:
         self._judge, self._frames = judge, TEMPORAL_STRIDE * frames_per_chunk
 
+    @torch.no_grad()
     def __call__(self, clips: RewardClips) -> Tensor:
         if not clips.is_switched:
             return torch.zeros(len(clips), device=clips.pixels_BTCYX.device)
@@ -45,23 +63,50 @@ class SwitchAnswered:
 
 def look_probabilities(judge: AttributeNet, clips: RewardClips, names: Sequence[str]) -> Tensor:
     """Of what the prompts say, in the last two seconds, [B, names]; no number where a prompt does not say it."""
+    with torch.no_grad():
+        return _probabilities(judge, _looks(clips), clips.prompts, names)
+
+
+def _looks(clips: RewardClips) -> list[Tensor]:
+    """At the last two seconds, some clips at a time."""
     assert clips.pixels_BTCYX.shape[1] >= FRAMES, f"a look has {FRAMES} frames, clips {clips.pixels_BTCYX.shape[1]}"
-    looks = [thinned(from_bytes(part[:, -FRAMES:])) for part in clips.pixels_BTCYX.split(LOOKED_AT)]
-    return _probabilities(judge, looks, clips.prompts, names)
+    return [thinned(from_bytes(part[:, -FRAMES:])) for part in clips.pixels_BTCYX.split(LOOKED_AT)]
 
 
-@torch.no_grad()
 def _probabilities(judge: AttributeNet, looks: Sequence[Tensor], prompts: Sequence[str], names: Sequence[str]) -> Tensor:
+    return _log_probabilities(judge, looks, prompts, names).exp()
+
+
+def _log_probabilities(judge: AttributeNet, looks: Sequence[Tensor], prompts: Sequence[str], names: Sequence[str]) -> Tensor:
     scores = [judge(look) for look in looks]
-    asked, columns = [mentioned(prompt) for prompt in prompts], []
-    for name in names:
-        sure_BC = torch.cat([score[name] for score in scores]).float().softmax(dim=1)
-        ids_B = torch.tensor([ids.get(name, -1) for ids in asked], device=sure_BC.device)
-        found_B = sure_BC.gather(1, ids_B.clamp_min(0)[:, None]).squeeze(1)
-        columns.append(found_B.masked_fill(ids_B < 0, torch.nan))
-    return torch.stack(columns, dim=1)
+    asked = [asked_of(prompt) for prompt in prompts]
+    return torch.stack([_log_sure(torch.cat([score[name] for score in scores]), asked, name) for name in names], dim=1)
+
+
+def asked_of(prompt: str) -> dict[str, tuple[int, ...]]:
+    """What a stream of this prompt must show, any of those that are named. Of two things not what the prompt leaves open for
+    one: its colour, or how it moves if it cannot move as the other."""
+    found = mentioned(prompt)
+    things = found.get("thing", ())
+    if len(found.get("colour", ())) < len(things):
+        found.pop("colour", None)
+    if not all(MOTIONS[motion] in motions_of(THINGS[thing]) for motion in found.get("motion", ()) for thing in things):
+        del found["motion"]
+    return found
+
+
+def _log_sure(scores_BC: Tensor, asked: Sequence[dict[str, tuple[int, ...]]], name: str) -> Tensor:
+    """The logarithm of the probability of any of what each row is asked for; no number where it is not asked."""
+    wanted_BC = torch.zeros(scores_BC.shape, dtype=torch.bool)
+    for row, ids in enumerate(asked):
+        wanted_BC[row, list(ids.get(name, ()))] = True
+    unasked_B = ~wanted_BC.any(dim=1)
+    wanted_BC, unasked_B = ((wanted_BC | unasked_B[:, None]).to(scores_BC.device), unasked_B.to(scores_BC.device))
+    sure_B = scores_BC.float().log_softmax(dim=1).masked_fill(~wanted_BC, -torch.inf).logsumexp(dim=1)
+    return sure_B.masked_fill(unasked_B, torch.nan)
 
 
 def _mean_of_asked(found_BA: Tensor) -> Tensor:
     """0 where nothing was asked for."""
-    return found_BA.nanmean(dim=1).nan_to_num(0.0)
+    asked_BA = ~found_BA.isnan()
+    return found_BA.where(asked_BA, 0.0).sum(dim=1) / asked_BA.sum(dim=1).clamp_min(1)

@@ -40,6 +40,8 @@ class RewardPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Of `attributes`: which."""
     classifier: str = BUNDLED
     """Of `attributes` and `switch`: whose opinion."""
+    views: int = 1
+    """Of `attributes`: how often each clip is looked at, a little differently each time."""
     call: str = ""
     """Of `python`: module:function."""
     url: str = ""
@@ -50,8 +52,11 @@ class RewardPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def check(self) -> None:
         if unknown := [name for name in self.names if name not in CLASSES]:
             raise ConfigError(f"no attribute is called {', '.join(unknown)}; known: {', '.join(CLASSES)}")
-        if not math.isfinite(self.scale) or self.timeout_s <= 0:
-            raise ConfigError(f"a reward's scale is a number and its time-out above 0, got {self.scale} and {self.timeout_s}")
+        if not math.isfinite(self.scale) or self.timeout_s <= 0 or self.views < 1:
+            raise ConfigError(
+                "a reward's scale is a number, its time-out above 0 and its views 1 or more, "
+                f"got {self.scale}, {self.timeout_s} and {self.views}"
+            )
         if (self.kind == "python" and not self.call) or (self.kind == "http" and not self.url):
             raise ConfigError(f'a reward of kind "{self.kind}" needs {"call" if self.kind == "python" else "url"}')
 
@@ -103,6 +108,15 @@ class RewardSet:
     patience: int = 8
     """Clips left out one after the other before the run ends."""
     in_a_row: int = field(default=0, init=False)
+
+    def log_worth(self, pixels_BTCYX: Tensor, prompts: Sequence[str], generator: torch.Generator) -> Tensor:
+        """Of pictures, by the rewards that gradients can follow: classifiers of attributes."""
+        parts = [
+            term.scale * term.reward.log_worth(pixels_BTCYX, prompts, generator)
+            for term in self.terms
+            if isinstance(term.reward, AttributeReward)
+        ]
+        return torch.stack(parts).sum(dim=0)
 
     def score(self, clips: RewardClips) -> Scored:
         total, said = torch.zeros(len(clips), device=clips.pixels_BTCYX.device), list[str]()
@@ -206,7 +220,9 @@ def _reward(plan: RewardPlan, folder: Path, device: torch.device, frames_per_chu
         return PerClipReward(HTTPScore(plan.url, plan.timeout_s), plan.timeout_s, patience)
     assert plan.classifier_path is not None
     judge = load_classifier(folder / plan.classifier_path, device)
-    return AttributeReward(judge, plan.names) if plan.kind == "attributes" else SwitchAnswered(judge, frames_per_chunk)
+    if plan.kind == "switch":
+        return SwitchAnswered(judge, frames_per_chunk)
+    return AttributeReward(judge, plan.names, plan.views)
 
 
 def _line(error: Exception) -> str:

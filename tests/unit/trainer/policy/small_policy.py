@@ -12,7 +12,7 @@ from millstream.core.config import StreamConfig
 from millstream.core.presets import find_model
 from millstream.models.registry import LoadedModel, load_model
 from millstream.trainer.policy.control import DivergenceControl
-from millstream.trainer.policy.learner import LearnerOptions, PolicyLearner
+from millstream.trainer.policy.learner import LearnerOptions, PictureWorth, PolicyLearner
 from millstream.trainer.policy.rollouts import RolloutEngine, RolloutPlan
 from millstream.trainer.policy.steps import StepNoise
 
@@ -35,11 +35,12 @@ def policy(
     control: DivergenceControl | None = None,
     *,
     config: StreamConfig | None = None,
+    worth: PictureWorth | None = None,
     **options: object,
 ) -> tuple[RolloutEngine, PolicyLearner]:
     torch.manual_seed(0)
     model, config, noise = tiny_model(), config or tiny_config(), noise or StepNoise(levels=LEVELS, last=0.1)
     actor = deepcopy(model.dit).requires_grad_(True)
     control = control or DivergenceControl(0.0, 0.0, 1.0)
-    learner = PolicyLearner(actor, deepcopy(actor), noise, config, control, LearnerOptions(**options), CPU)
+    learner = PolicyLearner(actor, deepcopy(actor), noise, config, control, LearnerOptions(**options), CPU, worth)
     return RolloutEngine(actor, model, config, noise, torch.float32), learner

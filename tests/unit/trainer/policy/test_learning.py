@@ -76,16 +76,19 @@ def test_what_older_weights_sampled_counts_as_if_it_were_sampled_now() -> None:
 
 def test_the_coefficient_follows_the_divergence_and_beyond_the_bound_rewards_count_for_nothing() -> None:
     control = DivergenceControl(coefficient=1.0, target=2.0, bound=5.0)
-    control.follow(2.5)
-    assert control.coefficient == 1.0
-    control.follow(4.0)
-    assert control.coefficient == 1.5
     control.follow(0.1)
-    assert control.coefficient == 1.0
+    assert control.coefficient == 1.0, "it waits for what comes"
+    control.follow(2.5)
+    assert control.coefficient == 1.25
+    control.follow(9.0)
+    assert control.coefficient == 1.875
+    control.follow(0.1)
+    assert control.coefficient == 1.25
+    assert (control.share(1.0), control.share(8.0)) == (1.0, 0.5)
     assert (control.is_beyond(4.0), control.is_beyond(6.0)) == (False, True)
     free = DivergenceControl(coefficient=0.0, target=0.0, bound=5.0)
     free.follow(99.0)
-    assert (free.coefficient, free.is_beyond(99.0)) == (0.0, False)
+    assert (free.coefficient, free.is_beyond(99.0), free.share(99.0)) == (0.0, False, 1.0)
 
 
 def test_reward_and_judge_part_when_one_rises_while_the_other_falls_for_long_enough() -> None:
@@ -134,6 +137,35 @@ def test_a_bound_holds_a_policy_to_its_reference() -> None:
             engine.follow(learner.actor, learner.version)
         apart.append(said["kl"])
     assert apart[1] < 0.5 * apart[0]
+
+
+def nearness(made: Trajectories, clean_BFCYX: Tensor, rows: Tensor) -> Tensor:
+    """The same, of chunks that gradients flow back to."""
+    return -(clean_BFCYX.mean(dim=(1, 2, 3, 4)) - TARGET).square()
+
+
+def followed(target: float) -> tuple[list[float], list[float]]:
+    """Divergences, and the means of what was streamed, where the last step is not random."""
+    control, noise = DivergenceControl(0.0, target, 99.0), StepNoise(levels=LEVELS)
+    engine, learner = policy(noise, control, algorithm="gradient", worth=nearness, lr=2e-3, minibatches=1)
+    apart, means, rows = [], [], torch.arange(4)
+    for step in range(5):
+        made = engine.roll(RolloutPlan(prompts=("sea",), group=4, chunks=1, seed=step))
+        again = learner.finished(made, learner.steps(learner.actor, made, rows), rows)
+        torch.testing.assert_close(again.detach(), made.clean_BFCYX, atol=1e-5, rtol=0)
+        apart.append(learner.learn(made, worth(made), KNOWN, 4)["kl"])
+        means.append(float(made.clean_BFCYX.mean()))
+        engine.follow(learner.actor, learner.version)
+    return apart, means
+
+
+@pytest.mark.slow
+def test_a_policy_that_follows_gradients_finds_the_optimum_or_stays_within_its_region() -> None:
+    """Whatever the rate: the coefficient of what holds it is 0 here."""
+    free, means = followed(0.0)
+    assert abs(means[-1] - TARGET) < 0.5 * abs(means[0] - TARGET), means
+    held, _ = followed(0.5)
+    assert max(held) < 4 * 0.5 < 0.5 * max(free), (held, free)
 
 
 def test_rows_that_are_left_out_teach_nothing() -> None:

@@ -101,6 +101,17 @@ def test_of_the_prompts_that_are_tried_those_worth_least_are_learnt_from(tmp_pat
     assert len(step_plan(asked, 0).prompts) == 3
 
 
+def test_gradients_of_a_classifier_reach_the_weights_through_pictures(tmp_path: Path) -> None:
+    rewards = (RewardPlan(kind="attributes", names=("setting",), views=2),)
+    asked = recipe(algorithm="gradient", steps=1, chunks=3, group=2, prompts=("the sea",), evaluate_prompts=1, rewards=rewards)
+    found, said = run(tmp_path, asked), list[PolicyReport]()
+    before = found.actor.head.proj.weight.detach().clone()
+    assert found.train(said.append, lambda: False)
+    assert said[0].numbers["policy"] > 0, "less the logarithm of a probability"
+    assert said[0].numbers["norm"] > 0
+    assert not torch.equal(before, found.actor.head.proj.weight)
+
+
 def test_where_a_run_keeps_what_learns_changes_nothing(tmp_path: Path) -> None:
     """On a CPU, where host and device are one; on a GPU it does not either (tests/gpu)."""
     learnt = []
@@ -164,7 +175,7 @@ def test_the_recipes_that_ship_can_be(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("was", "wrong", "said"),
     [
-        ('algorithm = "grpo"', 'algorithm = "sarsa"', "known: best-of-n, grpo, matching, ppo"),
+        ('algorithm = "grpo"', 'algorithm = "sarsa"', "known: best-of-n, gradient, grpo, matching, ppo"),
         ('kind = "brightness"', 'kind = "beauty"', "brightness, "),
         ("steps = 12", 'steps = 12\nexport = "gguf"', "known: .*millstream"),
     ],

@@ -19,9 +19,11 @@ from millstream.ops.pixels import to_bytes
 from millstream.trainer.data.captions import canonical_captions
 from millstream.trainer.data.render import render
 from millstream.trainer.data.scene import sample_scenes
+from millstream.trainer.data.vocabulary import COLOURS, THINGS
 from millstream.trainer.evaluate.classifier import FRAMES, HeldBackJudge, load_classifier, save_classifier, thinned
 from millstream.trainer.evaluate.held_back import JudgeTraining, train_judge
 from millstream.trainer.reward.analytic import brightness, colour_drift, flicker, motion
+from millstream.trainer.reward.attributes import _log_sure, _mean_of_asked, asked_of
 from millstream.trainer.reward.clips import RewardClips
 from millstream.trainer.reward.outside import HTTPScore, find_function
 from millstream.trainer.reward.rewards import PerClipReward, RewardPlan, RewardSet, RewardTerm, make_rewards, within
@@ -182,6 +184,8 @@ def test_a_held_back_judge_is_trained_saved_and_read_again(tmp_path: Path) -> No
     looks = thinned(torch.rand(2, FRAMES, 3, 64, 64))
     assert judge(looks)["thing"].shape == (2, 12)
     assert judge.features(looks).isfinite().all()
+    with pytest.raises(ConfigError, match="held back"):
+        JudgeTraining(architecture="oracle")
 
 
 @pytest.mark.slow
@@ -191,3 +195,21 @@ def test_judges_of_both_kinds_are_told_apart_by_their_files(tmp_path: Path) -> N
     save_classifier(tmp_path / "j.safetensors", judge)
     looks = torch.rand(1, 9, 3, 128, 128)
     assert torch.equal(load_classifier(tmp_path / "j.safetensors", CPU)(looks)["motion"], judge(looks)["motion"])
+
+
+def test_of_two_things_either_is_what_was_asked_for() -> None:
+    """And not how one of them moves that cannot move so: the prompt does not say it."""
+    asked = asked_of("a small red bird and a large blue whale rising slowly on the sea by day in clear weather")
+    assert (asked["thing"], asked["colour"]) == ((THINGS.index("bird"), THINGS.index("whale")), (0, COLOURS.index("blue")))
+    assert "motion" not in asked, "whales do not rise"
+    assert {"motion", "colour"} <= asked_of("a red bird and a blue balloon rising over the sea").keys()
+    assert "colour" not in asked_of("a bird and a blue balloon rising over the sea"), "the bird may have any"
+    scores = torch.zeros(2, len(THINGS))
+    scores[:, asked["thing"][1]] = 9.0
+    log_sure = _log_sure(scores.requires_grad_(True), [asked, {}], "thing")
+    assert float(log_sure[0].detach().exp()) > 0.99
+    assert log_sure[1].isnan()
+    _mean_of_asked(log_sure[:, None]).sum().backward()
+    assert scores.grad is not None
+    assert scores.grad[0].any()
+    assert not scores.grad[1].any(), "what is not asked for teaches nothing"
