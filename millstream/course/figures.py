@@ -1,4 +1,4 @@
-"""Numbers within sentences: `reads 14<!-- figure weights_7b_gb --> GB`. The comment names what is computed here and written in
+"""Numbers within sentences: `reads 14<!-- = weights_7b_gb --> GB`. The comment names what is computed here and written in
 front of it: by the planner's formulas, from a card's data, from what a chapter's own code holds.
 
 Neither a browser nor a code host shows the comment. What was measured stands in the output of its script, never in a sentence.
@@ -7,7 +7,6 @@ Neither a browser nor a code host shows the comment. What was measured stands in
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -27,8 +26,8 @@ from millstream.planner.language.decoders import find_decoder
 from millstream.planner.memory import tokens_per_frame
 from millstream.planner.training import PRECISIONS, Sharding, training_state
 
-FIGURE = re.compile(r"(?P<value>\d[\d,.]*(?:e-?\d+)?)<!-- figure (?P<name>\w+) -->")
-_MARK = "<!-- figure "
+FIGURE = re.compile(r"(?P<value>\d[\d,.]*(?:e-?\d+)?)<!-- = (?P<name>\w+) -->")
+_MARK = "<!-- = "
 H200, LLAMA_70B, BROOK, WAN = DEVICES["h200"], find_decoder("70b"), find_model("brook"), find_model("wan2.1-t2v-1.3b")
 WEIGHT, GRADIENT, OPTIMISER = PRECISIONS["mixed"]
 HALF, BRAIN = torch.finfo(torch.float16), torch.finfo(torch.bfloat16)
@@ -44,60 +43,56 @@ def _tolerance(value: float) -> str:
     return f"{value:.0e}".replace("e-0", "e-")
 
 
-FIGURES: dict[str, Callable[[], str]] = {
-    "h200_tb_s": lambda: f"{H200.bandwidth_tb_s:g}",
-    "nvlink_gb_s": lambda: f"{NVLINK4.beta_gb_s:g}",
-    "pcie_gb_s": lambda: f"{PCIE5.beta_gb_s:g}",
-    "network_gb_s": lambda: f"{NETWORK.beta_gb_s:g}",
-    "process_gib": lambda: f"{PROCESS_BYTES / GIB:g}",
-    "weights_7b_gb": lambda: f"{_weights(7):g}",
-    "read_7b_ms": lambda: f"{_weights(7) / H200.bandwidth_tb_s:.1f}",
-    "used_by_one_text_percent": lambda: f"{100 * H200.bandwidth_tb_s / H200.bf16_tflops:.1f}",
-    "four_models_7b_gb": lambda: f"{2 * _weights(7, None) + 2 * _weights(7):g}",
-    "tiny_parameters": lambda: f"{sum(each.numel() for each in TinyLM(TinyConfig()).parameters()):,}",
-    "kv_heads_70b": lambda: f"{LLAMA_70B.kv_heads}",
-    "heads_70b": lambda: f"{LLAMA_70B.heads}",
-    "grouped_70b_times": lambda: f"{LLAMA_70B.heads / LLAMA_70B.kv_heads:g}",
-    "eight_texts_70b_gib": lambda: f"{8 * LLAMA_70B.kv_bytes(32 * 1024) / GIB:g}",
-    "eight_texts_70b_percent": lambda: f"{100 * 8 * LLAMA_70B.kv_bytes(32 * 1024) / (2 * LLAMA_70B.parameters):.0f}",
-    "wan_frame_tokens": lambda: f"{tokens_per_frame(WAN.dit, WAN.stream):,}",
-    "wan_height": lambda: f"{WAN.stream.height}",
-    "wan_width": lambda: f"{WAN.stream.width}",
-    "adam_bytes": lambda: f"{WEIGHT + GRADIENT + OPTIMISER:g}",
-    "adam_float32_bytes": lambda: f"{sum(PRECISIONS['fp32']):g}",
-    "weight_bytes": lambda: f"{WEIGHT}",
-    "gradient_bytes": lambda: f"{GRADIENT}",
-    "optimiser_bytes": lambda: f"{OPTIMISER:g}",
-    "beside_optimiser_bytes": lambda: f"{WEIGHT + GRADIENT}",
-    "beside_weight_bytes": lambda: f"{GRADIENT + OPTIMISER:g}",
-    "float16_digits": lambda: f"{1 - torch.tensor(HALF.eps).log2():.0f}",
-    "float16_lost": lambda: _tolerance(HALF.smallest_normal * HALF.eps / 2),
-    "float16_largest": lambda: f"{HALF.max:.0f}",
-    "bfloat16_digits": lambda: f"{1 - torch.tensor(BRAIN.eps).log2():.0f}",
-    "bfloat16_lost": lambda: f"{int(1e3 * BRAIN.eps / 2) / 1e3:g}",
-    "lab_precision_gradient": lambda: _tolerance(lab_precision.TINY),
-    "lab_precision_off_percent": lambda: f"{100 * lab_precision.OFF:g}",
-    "lab_precision_wide": lambda: f"{lab_precision.WIDE:g}",
-    "lab_precision_updates": lambda: f"{lab_precision.UPDATES}",
-    "lab_precision_update": lambda: f"{lab_precision.UPDATE:.4f}",
-    "lab_precision_updated": lambda: f"{1 - lab_precision.UPDATES * lab_precision.UPDATE:g}",
-    "lab_precision_loss_weight": lambda: _tolerance(precision_run.WEIGHT),
-    "lab_processes_off": lambda: _tolerance(lab_processes.OFF),
-    "lab_ddp_off": lambda: _tolerance(lab_ddp.OFF),
-    "spatial_stride": lambda: f"{SPATIAL_STRIDE}",
-    "temporal_stride": lambda: f"{TEMPORAL_STRIDE}",
-    "first_frame_lacks": lambda: f"{TEMPORAL_STRIDE - pixel_frames(0, 1)}",
-    "latents_times_fewer": lambda: f"{3 * TEMPORAL_STRIDE * SPATIAL_STRIDE**2 / BROOK.dit.channels:g}",
-    "first_chunk_pictures": lambda: f"{pixel_frames(0, WAN.stream.frames_per_chunk)}",
-    "chunk_pictures": lambda: f"{CHUNK}",
-    "noise_level": lambda: f"{WAN.stream.steps[0]:g}",
-    "steps": lambda: f"{len(WAN.stream.steps)}",
-    "calls": lambda: f"{len(WAN.stream.steps) + 1}",
-    "brook_steps": lambda: f"{len(BROOK.stream.steps)}",
-    "brook_calls": lambda: f"{len(BROOK.stream.steps) + 1}",
-    "rate": lambda: f"{WAN.stream.fps:g}",
-    "chunk_plays_s": lambda: f"{CHUNK / WAN.stream.fps:g}",
-    "gpipe_waits_percent": lambda: f"{100 * bubble('gpipe', 8, 4 * 8):.0f}",
+FIGURES = {
+    "h200_tb_s": f"{H200.bandwidth_tb_s:g}",
+    "nvlink_gb_s": f"{NVLINK4.beta_gb_s:g}",
+    "pcie_gb_s": f"{PCIE5.beta_gb_s:g}",
+    "network_gb_s": f"{NETWORK.beta_gb_s:g}",
+    "process_gib": f"{PROCESS_BYTES / GIB:g}",
+    "weights_7b_gb": f"{_weights(7):g}",
+    "read_7b_ms": f"{_weights(7) / H200.bandwidth_tb_s:.1f}",
+    "used_by_one_text_percent": f"{100 * H200.bandwidth_tb_s / H200.bf16_tflops:.1f}",
+    "four_models_7b_gb": f"{2 * _weights(7, None) + 2 * _weights(7):g}",
+    "tiny_parameters": f"{sum(each.numel() for each in TinyLM(TinyConfig()).parameters()):,}",
+    "grouped_70b_times": f"{LLAMA_70B.heads / LLAMA_70B.kv_heads:g}",
+    "eight_texts_70b_gib": f"{8 * LLAMA_70B.kv_bytes(32 * 1024) / GIB:g}",
+    "eight_texts_70b_percent": f"{100 * 8 * LLAMA_70B.kv_bytes(32 * 1024) / (2 * LLAMA_70B.parameters):.0f}",
+    "wan_frame_tokens": f"{tokens_per_frame(WAN.dit, WAN.stream):,}",
+    "wan_height": f"{WAN.stream.height}",
+    "wan_width": f"{WAN.stream.width}",
+    "adam_bytes": f"{WEIGHT + GRADIENT + OPTIMISER:g}",
+    "adam_float32_bytes": f"{sum(PRECISIONS['fp32']):g}",
+    "weight_bytes": f"{WEIGHT}",
+    "gradient_bytes": f"{GRADIENT}",
+    "optimiser_bytes": f"{OPTIMISER:g}",
+    "beside_optimiser_bytes": f"{WEIGHT + GRADIENT}",
+    "beside_weight_bytes": f"{GRADIENT + OPTIMISER:g}",
+    "float16_digits": f"{1 - torch.tensor(HALF.eps).log2():.0f}",
+    "float16_lost": _tolerance(HALF.smallest_normal * HALF.eps / 2),
+    "float16_largest": f"{HALF.max:.0f}",
+    "bfloat16_digits": f"{1 - torch.tensor(BRAIN.eps).log2():.0f}",
+    "bfloat16_lost": f"{int(1e3 * BRAIN.eps / 2) / 1e3:g}",
+    "lab_precision_gradient": _tolerance(lab_precision.TINY),
+    "lab_precision_off_percent": f"{100 * lab_precision.OFF:g}",
+    "lab_precision_wide": f"{lab_precision.WIDE:g}",
+    "lab_precision_updates": f"{lab_precision.UPDATES}",
+    "lab_precision_update": f"{lab_precision.UPDATE:.4f}",
+    "lab_precision_updated": f"{1 - lab_precision.UPDATES * lab_precision.UPDATE:g}",
+    "lab_precision_loss_weight": _tolerance(precision_run.WEIGHT),
+    "lab_processes_off": _tolerance(lab_processes.OFF),
+    "lab_ddp_off": _tolerance(lab_ddp.OFF),
+    "spatial_stride": f"{SPATIAL_STRIDE}",
+    "temporal_stride": f"{TEMPORAL_STRIDE}",
+    "first_frame_lacks": f"{TEMPORAL_STRIDE - pixel_frames(0, 1)}",
+    "latents_times_fewer": f"{3 * TEMPORAL_STRIDE * SPATIAL_STRIDE**2 / BROOK.dit.channels:g}",
+    "first_chunk_pictures": f"{pixel_frames(0, WAN.stream.frames_per_chunk)}",
+    "chunk_pictures": f"{CHUNK}",
+    "noise_level": f"{WAN.stream.steps[0]:g}",
+    "calls": f"{len(WAN.stream.steps) + 1}",
+    "brook_calls": f"{len(BROOK.stream.steps) + 1}",
+    "rate": f"{WAN.stream.fps:g}",
+    "chunk_plays_s": f"{CHUNK / WAN.stream.fps:g}",
+    "gpipe_waits_percent": f"{100 * bubble('gpipe', 8, 4 * 8):.0f}",
 }
 
 
@@ -121,4 +116,4 @@ def write_figures(page: Path) -> None:
 def _value(name: str) -> str:
     if name not in FIGURES:
         raise CourseError(f"there is no figure {name!r}; there are {', '.join(FIGURES)}")
-    return FIGURES[name]()
+    return FIGURES[name]

@@ -66,7 +66,7 @@ def judge_milestone_4_an_overflow_is_left_out_and_halves_the_scale(answer: Modul
 
 
 def judge_milestone_5_small_updates_add_up(answer: ModuleType) -> None:
-    """bfloat16 has no number between 1 and 0.996: keep the sum in float32 and copy_ it over."""
+    """Just below 1 the numbers of bfloat16 are further apart than such an update: keep the sum in float32 and copy_ it over."""
     weight = nn.Parameter(torch.ones((), dtype=torch.bfloat16))
     masters = answer.MasterWeights([weight], lr=UPDATE)
     for _ in range(UPDATES):
