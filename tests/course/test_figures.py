@@ -124,7 +124,7 @@ def test_what_scripts_sliders_and_the_quiz_say_is_computed() -> None:
 def literals_in(source: str) -> Iterator[str]:
     """What a module's code says in words that it does not compute: no docstrings, no formats, no errors and asserts."""
     tree = ast.parse(source)
-    skipped = [node for node in ast.walk(tree) if isinstance(node, ast.Raise | ast.Assert)]
+    skipped: list[ast.AST] = [node for node in ast.walk(tree) if isinstance(node, ast.Raise | ast.Assert)]
     for node in ast.walk(tree):
         if isinstance(node, ast.FormattedValue) and node.format_spec:
             skipped.append(node.format_spec)
