@@ -114,7 +114,7 @@ def _index() -> str:
         "millstream course run 1",
         "```",
         "",
-        "What is said of GPUs was measured on one H200 where a number stands; where several are needed, no number does.",
+        "Numbers of GPUs were measured on one H200 or computed by the planner, as the page says; those of papers are theirs.",
         "",
     ]
     for part in PARTS:
