@@ -8,8 +8,7 @@ from millstream.core.config import GIB
 from millstream.course.chapters.cpu_overhead.pretend_device import PretendDevice
 from millstream.course.chapters.four_models.reward_calculator import best_share
 from millstream.course.chapters.kv_cache.kv_calculator import SHOWN
-from millstream.course.chapters.rl_system.placements import DEVICES as SHARED
-from millstream.course.chapters.rl_system.placements import LEARN, WRITE, apart_s
+from millstream.course.chapters.rl_system.placements import CARDS, LEARN_S, WRITE_S, apart_s
 from millstream.course.question import Question
 from millstream.planner.communication import point_to_point
 from millstream.planner.hardware import DEVICES, NETWORK, NVLINK4
@@ -123,9 +122,9 @@ def _placements() -> Iterator[Question]:
         how = "at once, a step late" if is_late else "in turns"
         yield Question(
             topic="placement",
-            text=f"A step is {WRITE:g} device seconds of writing and {LEARN:g} of learning. Of {SHARED} devices {writers} "
+            text=f"A step is {WRITE_S:g} device seconds of writing and {LEARN_S:g} of learning. Of {CARDS} devices {writers} "
             f"write and the others learn, {how}. How many seconds?",
-            answer=apart_s(WRITE, LEARN, SHARED, writers, is_late=is_late),
+            answer=apart_s(WRITE_S, LEARN_S, CARDS, writers, is_late=is_late),
             unit="s",
             why="each side's device seconds over its devices: added up in turns, the slower one where both work at once",
         )

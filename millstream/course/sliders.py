@@ -22,7 +22,7 @@ from millstream.course.chapters.four_models.reward_calculator import best_share,
 from millstream.course.chapters.kv_cache.kv_calculator import SHOWN, label
 from millstream.course.chapters.physics import links
 from millstream.course.chapters.ppo.gae_drawn import REWARDS, VALUES, row
-from millstream.course.chapters.rl_system.placements import DEVICES, LEARN, WRITE, apart_s, together_s
+from millstream.course.chapters.rl_system.placements import CARDS, LEARN_S, WRITE_S, apart_s, together_s
 from millstream.course.chapters.video_mask.window_bytes import MODELS, window_gib
 from millstream.course.chapters.video_promises.how_many_fit import PICTURES, SESSION_BYTES, ask_until_full
 from millstream.planner.bubbles import bubble
@@ -102,6 +102,12 @@ def _calls(steps: int, call_ms: int) -> str:
     return f"{steps + 1} calls, {took} ms a chunk, {PICTURES * 1e3 / took:.1f} pictures a second"
 
 
+def _placed(writers: int) -> str:
+    in_turns, late = (apart_s(WRITE_S, LEARN_S, CARDS, writers, is_late=each) for each in (False, True))
+    together = together_s(WRITE_S, LEARN_S, CARDS)
+    return f"in turns {in_turns:.1f} s, a step late {late:.1f} s, together {together:.1f} s"
+
+
 SLIDERS = {
     "hello": Slider(
         title="Every rank gives its number, all of them are added",
@@ -114,8 +120,7 @@ SLIDERS = {
         value=lambda name, ranks, link: f"{COLLECTIVES[name](COLLECTED, ranks, LINKS[link]):.4g} ms",
     ),
     "decoding": Slider(
-        title=f"One token for each of several texts of {CONTEXT} tokens on one H200, by the planner: a bound, not a "
-        "measurement",
+        title=f"One token for each of several texts of {CONTEXT} tokens on one H200, by the planner: a bound, not measured",
         axes={"model": ["7b", "13b", "30b"], "texts": [1, 2, 4, 8, 16, 32]},
         value=_decoding,
     ),
@@ -193,12 +198,9 @@ SLIDERS = {
         value=lambda kept, ahead: f"{tokens_a_call(kept / 10, ahead):.2f} letters a call",
     ),
     "placement": Slider(
-        title=f"A step of {WRITE:g} device seconds of writing and {LEARN:g} of learning on {DEVICES} devices",
+        title=f"A step of {WRITE_S:g} device seconds of writing and {LEARN_S:g} of learning on {CARDS} devices",
         axes={"devices that write": [2, 4, 8, 10, 12, 14]},
-        value=lambda writers: (
-            f"in turns {apart_s(WRITE, LEARN, DEVICES, writers, is_late=False):.1f} s, a step late "
-            f"{apart_s(WRITE, LEARN, DEVICES, writers, is_late=True):.1f} s, together {together_s(WRITE, LEARN, DEVICES):.1f} s"
-        ),
+        value=_placed,
     ),
     "bubble": Slider(
         title="How long a stage waits, by the planner's formula",

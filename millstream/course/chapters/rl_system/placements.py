@@ -9,7 +9,7 @@ from millstream.planner.hardware import NVLINK4
 from millstream.planner.training import Sharding, training_state
 
 BILLION = 10**9
-WRITE, LEARN, DEVICES = 300.0, 100.0, 16
+WRITE_S, LEARN_S, CARDS = 300.0, 100.0, 16
 """Device seconds of a step, and how many share it."""
 
 
@@ -29,7 +29,7 @@ def hybrid_s(write_s: float, learn_s: float, devices: int, switch_s: float) -> f
     return (write_s + learn_s) / devices + 2 * switch_s
 
 
-def run(reader: Reader, write: float = WRITE, learn: float = LEARN, devices: int = DEVICES, billions: int = 7) -> None:
+def run(reader: Reader, write: float = WRITE_S, learn: float = LEARN_S, devices: int = CARDS, billions: int = 7) -> None:
     """`write` and `learn`: device seconds of a step."""
     if min(write, learn) <= 0 or devices < 2 or billions < 1:
         raise CourseError("--write, --learn and --billions must be above 0, --devices 2 or more")

@@ -28,9 +28,7 @@ def run(reader: Reader, tries: int = 3) -> None:
     reader.measured(f"a chunk of {side} x {side} takes {1e3 * min(seconds[1:]):.0f} to {1e3 * slowest:.0f} ms here")
     for fps in (4.0, 8.0, 16.0):
         admitted, _ = ask_until_full(slowest, fps, AdmissionConfig(memory_bytes=64 * GIB))
-        real_time = slowest <= PICTURES / fps
-        reader.measured(
-            f"at {fps:4.0f} pictures a second: {admitted if real_time else 0:3} viewers, each chunk plays {PICTURES / fps:.2f} "
-            "s"
-        )
+        plays_s = PICTURES / fps
+        viewers = admitted if slowest <= plays_s else 0
+        reader.measured(f"at {fps:4.0f} pictures a second: {viewers:3} viewers, each chunk plays {plays_s:.2f} s")
     reader.say("the same arithmetic for a GPU that is not here: millstream plan --sessions")
