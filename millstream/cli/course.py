@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,8 @@ ChapterKey = Annotated[
 
 @course.callback()
 def begin(context: typer.Context) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a Windows code page has no letter for every drawing
     if context.invoked_subcommand is None:
         list_chapters()
 
@@ -139,7 +142,7 @@ def quiz(
         from millstream.course.progress import load_progress, progress_file, save_progress
         from millstream.course.quiz import choose, play
 
-        found = play(choose(count, topic=topic, seed=seed), _typed, typer.echo)
+        found = play(choose(count, topic=topic, seed=seed), input, typer.echo)
         progress = load_progress(progress_file())
         progress.quiz |= found
         save_progress(progress_file(), progress)

@@ -8,15 +8,15 @@ from millstream.core.config import GIB
 from millstream.course.chapters.cpu_overhead.pretend_device import PretendDevice
 from millstream.course.chapters.four_models.reward_calculator import best_share
 from millstream.course.chapters.kv_cache.kv_calculator import SHOWN
-from millstream.course.chapters.rl_system.placements import apart_s
+from millstream.course.chapters.rl_system.placements import CARDS, LEARN_S, WRITE_S, apart_s
 from millstream.course.question import Question
 from millstream.planner.communication import point_to_point
-from millstream.planner.hardware import NETWORK, NVLINK4
+from millstream.planner.hardware import DEVICES, NETWORK, NVLINK4
 from millstream.planner.language.serving import tokens_a_call
-from millstream.planner.training import Sharding, training_state
+from millstream.planner.training import PRECISIONS, Sharding, training_state
 
 BILLION = 10**9
-H200_GB_S = 4800.0
+H200_TB_S = DEVICES["h200"].bandwidth_tb_s
 """What the datasheet says."""
 
 
@@ -43,9 +43,9 @@ def _decodes() -> Iterator[Question]:
         weights = training_state(billions * BILLION, Sharding(zero=0)).weights
         yield Question(
             topic="decode",
-            text=f"A decode step reads all weights of {billions} billion bf16 parameters at {H200_GB_S:g} GB/s. "
+            text=f"A decode step reads all weights of {billions} billion bf16 parameters at {H200_TB_S:g} TB/s. "
             "How many ms at least?",
-            answer=weights / (H200_GB_S * 1e6),
+            answer=weights / (H200_TB_S * 1e9),
             unit="ms",
             why="2 bytes a parameter over the bandwidth; however many requests share the step, it is read once",
         )
@@ -101,7 +101,7 @@ def _roles() -> Iterator[Question]:
             "devices, Adam in mixed precision. How many GB of state a device?",
             answer=2 * (learns + answers) / 1e9,
             unit="GB",
-            why="two learn at 16 bytes a parameter, two answer at 2, over the shards",
+            why=f"two learn at {sum(PRECISIONS['mixed']):g} bytes a parameter, two answer at 2, over the shards",
         )
 
 
@@ -122,9 +122,9 @@ def _placements() -> Iterator[Question]:
         how = "at once, a step late" if is_late else "in turns"
         yield Question(
             topic="placement",
-            text=f"A step is 300 device seconds of writing and 100 of learning. Of 16 devices {writers} write and the others "
-            f"learn, {how}. How many seconds?",
-            answer=apart_s(300, 100, 16, writers, is_late=is_late),
+            text=f"A step is {WRITE_S:g} device seconds of writing and {LEARN_S:g} of learning. Of {CARDS} devices {writers} "
+            f"write and the others learn, {how}. How many seconds?",
+            answer=apart_s(WRITE_S, LEARN_S, CARDS, writers, is_late=is_late),
             unit="s",
             why="each side's device seconds over its devices: added up in turns, the slower one where both work at once",
         )

@@ -2,8 +2,8 @@
 
 `<!-- output NAME begins -->` and `ends` enclose what a script said. Lines that are the same everywhere must be so in the page;
 of measured ones only the numbers may differ and what stands in “ ”, which a model wrote; the page names machine and command
-under them. A fence named `source` holds
-references to the product's own code, `<!-- slider NAME -->` stands for something to play with on the site.
+under them. A fence named `source` holds references to the product's own code, `<!-- slider NAME -->` stands for something to
+play with on the site. Numbers within sentences are those of `figures.py`.
 """
 
 from __future__ import annotations

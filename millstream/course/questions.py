@@ -17,7 +17,7 @@ from millstream.planner.communication import all_gather, all_reduce, point_to_po
 from millstream.planner.explain import explain_adam, explain_bubble
 from millstream.planner.hardware import NETWORK, NVLINK4, PCIE5, Link
 from millstream.planner.memory import tokens_per_frame, window_bytes
-from millstream.planner.training import Sharding, training_state
+from millstream.planner.training import ADAM_BYTES, Sharding, training_state
 
 BILLION = 10**9
 
@@ -36,7 +36,7 @@ def _weights() -> Iterator[Question]:
             text=f"A model of {billions:g} billion parameters in bf16. How many GB are its weights?",
             answer=size / 1e9,
             unit="GB",
-            why="two bytes a parameter in bf16; a billion parameters are 2 GB",
+            why="two bytes a parameter in bf16, so twice as many GB as there are billions",
         )
 
 
@@ -75,7 +75,8 @@ def _offload() -> Iterator[Question]:
             "How many GB of host memory does one rank take?",
             answer=found.host / 1e9,
             unit="GB",
-            why=f"the optimiser's 12 bytes a parameter, shared by {ranks} ranks; {found.total / 1e9:.4g} GB stay on the device",
+            why=f"the optimiser's {ADAM_BYTES} bytes a parameter, shared by {ranks} ranks; {found.total / 1e9:.4g} GB stay on "
+            "the device",
         )
 
 

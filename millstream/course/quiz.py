@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from millstream.core.errors import CourseError
 from millstream.course.question import Question
 from millstream.course.questions import all_questions
+from millstream.course.reader import number_in
 
 
 def choose(count: int, *, topic: str | None, seed: int) -> list[Question]:
@@ -23,16 +24,18 @@ def choose(count: int, *, topic: str | None, seed: int) -> list[Question]:
 
 
 def play(questions: Sequence[Question], ask: Callable[[str], str], show: Callable[[str], None]) -> dict[str, bool]:
-    """Which were right, by their text."""
+    """Which were right, by their text. Whoever ends the input leaves the rest."""
     found = dict[str, bool]()
     for number, question in enumerate(questions, start=1):
         show(f"{number}/{len(questions)} [{question.topic}] {question.text}")
         try:
-            guess = float(ask("  your number: ").replace(",", "."))
-        except ValueError:
+            guess = number_in(ask("  your number: "))
+        except EOFError:
+            show("")
+            break
+        if guess is None:
             show("  that is no number, which counts as not known")
-            guess = float("nan")
-        found[question.text] = question.is_right(guess)
+        found[question.text] = guess is not None and question.is_right(guess)
         show(f"  {'right' if found[question.text] else 'not yet'}: {question.answer:.4g} {question.unit}. {question.why}")
     show(f"{sum(found.values())} of {len(found)} right")
     return found

@@ -7,8 +7,11 @@ they are what the chapter's page shows. Predictions are typed before the answer 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
+
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
 
 
 class SaidLine(NamedTuple):
@@ -53,7 +56,7 @@ class Reader:
         given = next(self._given, None)
         if given is not None or self._ask is None:
             return given
-        while (found := _number(self._ask("  your number: "))) is None:
+        while (found := number_in(self._ask("  your number: "))) is None:
             self._show("  a prediction is a number, for example 12 or 0.5")
         return found
 
@@ -73,10 +76,11 @@ class Reader:
         self._show(text)
 
 
-def _number(typed: str) -> float | None:
-    """None of what is no number. A unit of % may stand behind it."""
+def number_in(typed: str) -> float | None:
+    """None of what is no number. A unit of % may stand behind it; 1,560 is what the pages mean by it, 0,5 is a half."""
+    text = typed.strip().removesuffix("%").rstrip()
     try:
-        found = float(typed.strip().removesuffix("%").replace(",", "."))
+        found = float(text.replace(",", "" if _THOUSANDS.fullmatch(text) else "."))
     except ValueError:
         return None
     return found if math.isfinite(found) else None

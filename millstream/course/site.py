@@ -21,6 +21,7 @@ from millstream.core.errors import CourseError
 from millstream.course.catalogue import CHAPTERS, PARTS, heading
 from millstream.course.chapter import Chapter
 from millstream.course.checking import hints_of, skeleton_of, solution_of
+from millstream.course.figures import without_marks
 from millstream.course.formulas import as_html
 from millstream.course.page import SLIDER, SOURCE
 from millstream.course.questions import all_questions
@@ -85,7 +86,7 @@ def filled(chapter: Chapter) -> str:
     text = SOURCE.sub(
         lambda found: "\n\n".join(map(as_code, found["references"].splitlines())), chapter.page.read_text(encoding="utf-8")
     )
-    text = SLIDER.sub(lambda found: find_slider(found["name"]).html(), as_html(text))
+    text = SLIDER.sub(lambda found: find_slider(found["name"]).html(), as_html(without_marks(text)))
     hints = [f'??? tip "Hint: {claim}"\n\n    {hint}\n' for claim, hint in hints_of(chapter).items() if hint]
     exercises = [_folded("Exercise", skeleton_of(chapter)), *hints, _folded("Solution", solution_of(chapter))]
     return text.replace("\n## On a GPU", "\n" + "\n".join(exercises) + "\n## On a GPU")
@@ -113,7 +114,7 @@ def _index() -> str:
         "millstream course run 1",
         "```",
         "",
-        "What is said of GPUs was measured on one H200 where a number stands; where several are needed, no number does.",
+        "Numbers of GPUs were measured on one H200 or computed by the planner, as the page says; those of papers are theirs.",
         "",
     ]
     for part in PARTS:

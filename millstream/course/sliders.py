@@ -22,9 +22,9 @@ from millstream.course.chapters.four_models.reward_calculator import best_share,
 from millstream.course.chapters.kv_cache.kv_calculator import SHOWN, label
 from millstream.course.chapters.physics import links
 from millstream.course.chapters.ppo.gae_drawn import REWARDS, VALUES, row
-from millstream.course.chapters.rl_system.placements import apart_s, together_s
+from millstream.course.chapters.rl_system.placements import CARDS, LEARN_S, WRITE_S, apart_s, together_s
 from millstream.course.chapters.video_mask.window_bytes import MODELS, window_gib
-from millstream.course.chapters.video_promises.how_many_fit import ask_until_full
+from millstream.course.chapters.video_promises.how_many_fit import PICTURES, SESSION_BYTES, ask_until_full
 from millstream.planner.bubbles import bubble
 from millstream.planner.communication import all_gather, all_reduce, all_to_all, broadcast, point_to_point
 from millstream.planner.hardware import parse_fleet
@@ -41,6 +41,8 @@ COLLECTIVES = {
     "all-reduce": all_reduce,
     "all-to-all": all_to_all,
 }
+COLLECTED, CONTEXT = 1e8, 2048
+"""Bytes of a collective, tokens of a text: what no slider moves."""
 SHAPES = {label(shape): shape for shape in SHOWN}
 LINKS = {link.name: link for link in links.LINKS}
 UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
@@ -70,7 +72,7 @@ class Slider:
 
 
 def _decoding(name: str, batch: int) -> str:
-    ask = ServingAsk(decoder=find_decoder(name), fleet=parse_fleet("1xH200"), context=2048, batch=batch)
+    ask = ServingAsk(decoder=find_decoder(name), fleet=parse_fleet("1xH200"), context=CONTEXT, batch=batch)
     took = decode_time(ask).total
     return f"{took:.3g} ms a call, {batch / took * 1e3:,.0f} tokens a second"
 
@@ -97,7 +99,13 @@ def _pictures(frames: int, side: int) -> str:
 
 def _calls(steps: int, call_ms: int) -> str:
     took = (steps + 1) * call_ms
-    return f"{steps + 1} calls, {took} ms a chunk, {12e3 / took:.1f} pictures a second"
+    return f"{steps + 1} calls, {took} ms a chunk, {PICTURES * 1e3 / took:.1f} pictures a second"
+
+
+def _placed(writers: int) -> str:
+    in_turns, late = (apart_s(WRITE_S, LEARN_S, CARDS, writers, is_late=each) for each in (False, True))
+    together = together_s(WRITE_S, LEARN_S, CARDS)
+    return f"in turns {in_turns:.1f} s, a step late {late:.1f} s, together {together:.1f} s"
 
 
 SLIDERS = {
@@ -107,12 +115,12 @@ SLIDERS = {
         value=lambda ranks: f"every rank holds {sum(range(ranks))}",
     ),
     "collective": Slider(
-        title="A collective of 100 MB, by the planner's formulas",
+        title=f"A collective of {COLLECTED / 1e6:g} MB, by the planner's formulas",
         axes={"collective": list(COLLECTIVES), "ranks": [2, 4, 8, 16, 64], "link": list(LINKS)},
-        value=lambda name, ranks, link: f"{COLLECTIVES[name](1e8, ranks, LINKS[link]):.4g} ms",
+        value=lambda name, ranks, link: f"{COLLECTIVES[name](COLLECTED, ranks, LINKS[link]):.4g} ms",
     ),
     "decoding": Slider(
-        title="One token for each of several texts of 2048 tokens on one H200, by the planner: a bound, not a measurement",
+        title=f"One token for each of several texts of {CONTEXT} tokens on one H200, by the planner: a bound, not measured",
         axes={"model": ["7b", "13b", "30b"], "texts": [1, 2, 4, 8, 16, 32]},
         value=_decoding,
     ),
@@ -146,7 +154,7 @@ SLIDERS = {
         value=lambda name, frames: f"{window_gib(name, frames):.3g} GiB",
     ),
     "calls": Slider(
-        title="A chunk of 12 pictures: steps and a commit",
+        title=f"A chunk of {PICTURES} pictures: steps and a commit",
         axes={"steps": [1, 2, 4, 8, 50], "ms a call": [5, 20, 80, 200]},
         value=_calls,
     ),
@@ -158,7 +166,7 @@ SLIDERS = {
         ),
     ),
     "viewers": Slider(
-        title="Viewers that the engine's own door lets in; each takes 1 GiB",
+        title=f"Viewers that the engine's own door lets in; each takes {SESSION_BYTES / GIB:g} GiB",
         axes={"a chunk takes, s": [0.05, 0.1, 0.2, 0.4], "pictures a second": [8, 16, 24], "GiB": [4, 8, 40]},
         value=lambda chunk, fps, gib: f"{ask_until_full(chunk, fps, AdmissionConfig(memory_bytes=gib * GIB))[0]} are let in",
     ),
@@ -190,12 +198,9 @@ SLIDERS = {
         value=lambda kept, ahead: f"{tokens_a_call(kept / 10, ahead):.2f} letters a call",
     ),
     "placement": Slider(
-        title="A step of 300 device seconds of writing and 100 of learning on 16 devices",
+        title=f"A step of {WRITE_S:g} device seconds of writing and {LEARN_S:g} of learning on {CARDS} devices",
         axes={"devices that write": [2, 4, 8, 10, 12, 14]},
-        value=lambda writers: (
-            f"in turns {apart_s(300, 100, 16, writers, is_late=False):.1f} s, a step late "
-            f"{apart_s(300, 100, 16, writers, is_late=True):.1f} s, together {together_s(300, 100, 16):.1f} s"
-        ),
+        value=_placed,
     ),
     "bubble": Slider(
         title="How long a stage waits, by the planner's formula",

@@ -37,7 +37,7 @@ def find_source(reference: str) -> SourceLines:
     decorators = getattr(node, "decorator_list", [])
     first = min([node.lineno, *(each.lineno for each in decorators)])
     lines = text.splitlines()[first - 1 : node.end_lineno]
-    return SourceLines(str(path.relative_to(PACKAGE.parent)), first, textwrap.dedent("\n".join(lines)))
+    return SourceLines(path.relative_to(PACKAGE.parent).as_posix(), first, textwrap.dedent("\n".join(lines)))
 
 
 def as_code(reference: str) -> str:

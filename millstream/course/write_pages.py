@@ -1,6 +1,7 @@
-"""Runs scripts and draws pictures again, and writes both into the pages.
+"""Runs scripts, draws pictures and computes figures again, and writes all of it into the pages.
 
     python -m millstream.course.write_pages [N [SCRIPT]]
+    python -m millstream.course.write_pages figures         only the numbers within sentences, of every page
 
 For whoever writes the course. Lines that were measured are then of this machine.
 """
@@ -10,10 +11,16 @@ from __future__ import annotations
 import sys
 
 from millstream.course.catalogue import CHAPTERS, find_chapter
+from millstream.course.figures import write_figures
 from millstream.course.page import write_output, write_pictures
+from millstream.course.reading.catalogue import PAPERS
 
 
 def main(key: str | None = None, only: str | None = None) -> None:
+    for page in (*CHAPTERS, *PAPERS):
+        write_figures(page.page)
+    if key == "figures":
+        return
     for chapter in CHAPTERS if key is None else (find_chapter(key),):
         write_pictures(chapter)
         for script in chapter.scripts if only is None else (only,):

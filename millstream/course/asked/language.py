@@ -8,7 +8,9 @@ from dataclasses import replace
 from millstream.core.config import GIB, Recompute
 from millstream.course.question import Question
 from millstream.planner.explain import Explanation, explain_adam
+from millstream.planner.footprint import PROCESS_BYTES
 from millstream.planner.hardware import parse_fleet
+from millstream.planner.judge import MEMORY_SHARE
 from millstream.planner.language.decoders import DecoderConfig, find_decoder
 from millstream.planner.language.explain import explain_language, explain_speculation
 from millstream.planner.language.learning import block_activations
@@ -115,8 +117,9 @@ def _texts() -> Iterator[Question]:
         ask = _ask(model, gpus, context)
         yield _asked(
             "texts",
-            f"{ask.decoder.name} in bf16 on {gpus} of {ask.fleet.device.memory_gib:g} GiB, 5% left free, 0.75 GiB for the "
-            f"process. How many texts of {context} tokens fit at {ask.decoder.kv_bytes(1) / 1024:g} KiB a token?",
+            f"{ask.decoder.name} in bf16 on {gpus} of {ask.fleet.device.memory_gib:g} GiB, {1 - MEMORY_SHARE:.0%} left free, "
+            f"{PROCESS_BYTES / GIB:g} GiB for the process. How many texts of {context} tokens fit at "
+            f"{ask.decoder.kv_bytes(1) / 1024:g} KiB a token?",
             explain_language("texts", ask),
         )
 
@@ -140,7 +143,7 @@ def _decodes() -> Iterator[Question]:
         rates, packed = ask.fleet.device.rates, "bf16" if weights == "native" else weights
         yield _asked(
             "decode",
-            f"{ask.decoder.name} in {packed} writes one token of one text of 1024 tokens on {gpus}, which reads "
+            f"{ask.decoder.name} in {packed} writes one token of one text of {ask.context} tokens on {gpus}, which reads "
             f"{rates.bandwidth_tb_s:.3g} TB/s each. How many ms at least?",
             explain_language("decode", ask),
             tolerance=0.15,
@@ -154,9 +157,9 @@ def _batches() -> Iterator[Question]:
         time = decode_time(ask)
         yield Question(
             topic="batching",
-            text=f"{ask.decoder.name} on one H100: a step for one text of 1024 tokens takes {one:.3g} ms, reading "
+            text=f"{ask.decoder.name} on one H100: a step for one text of {ask.context} tokens takes {one:.3g} ms, reading "
             f"{ask.decoder.multiplied_parameters * 2e-9:.3g} GB of weights; a text's keys and values are "
-            f"{ask.decoder.kv_bytes(1024) / 1e9:.3g} GB. How many times as many tokens a second do {batch} texts bring?",
+            f"{ask.decoder.kv_bytes(ask.context) / 1e9:.3g} GB. How many times as many tokens a second do {batch} texts bring?",
             answer=batch * one / time.total,
             unit="times",
             why=explain_language("decode", ask).said,
@@ -179,14 +182,15 @@ def _drafts() -> Iterator[Question]:
 
 def _activations() -> Iterator[Question]:
     cases: tuple[tuple[str, Recompute], ...] = (("7b", "none"), ("7b", "full"), ("70b", "none"))
+    tokens = 4096
     for model, recompute in cases:
         d = find_decoder(model)
         kept = "nothing is made again" if recompute == "none" else "all is made again from each block's input"
         yield Question(
             topic="activations",
             text=f"{d.name}: {_shape(d)}, a gated MLP of {d.ffn}; attention is fused, {kept}. "
-            "How many GiB do all blocks keep of 4096 tokens in bf16?",
-            answer=d.layers * block_activations(d, 4096, recompute) / GIB,
+            f"How many GiB do all blocks keep of {tokens} tokens in bf16?",
+            answer=d.layers * block_activations(d, tokens, recompute) / GIB,
             unit="GiB",
             why="two bytes of each: four of the width (residuals, norms), queries, what attention answers, keys, values, three "
             "of the hidden layer; or one of the width",

@@ -18,8 +18,8 @@ from millstream.planner.language.rewards import RewardAsk, reward_placements
 from millstream.planner.language.serving import ServingAsk, decode_time
 from millstream.planner.training import Sharding
 
-TEXTS = 128
-"""Of 4096 tokens in a step, however many ranks share them."""
+TEXTS, TOKENS = 128, 4096
+"""In a step, however many ranks share them, and of each text."""
 
 
 def scaling_questions() -> Iterator[Question]:
@@ -30,7 +30,7 @@ def scaling_questions() -> Iterator[Question]:
 def _work(ranks: int, *, zero: int = 1, batch: int | None = None) -> DecoderWork:
     each = TEXTS // ranks if batch is None else batch
     fleet = parse_fleet(f"{ranks}xH100")
-    return DecoderWork(decoder=find_decoder("7b"), fleet=fleet, context=4096, batch=each, sharding=Sharding(zero=zero))
+    return DecoderWork(decoder=find_decoder("7b"), fleet=fleet, context=TOKENS, batch=each, sharding=Sharding(zero=zero))
 
 
 def _stalls() -> Iterator[Question]:
@@ -108,12 +108,13 @@ def _latency() -> Iterator[Question]:
 def _machines() -> Iterator[Question]:
     """Tensor parallel within a machine, and beyond it."""
     for gpus in ("2xH100", "8xH100", "16xH100"):
-        ask = ServingAsk(decoder=find_decoder("70b"), fleet=parse_fleet(gpus), context=4096)
+        ask = ServingAsk(decoder=find_decoder("70b"), fleet=parse_fleet(gpus), context=TOKENS)
         time, link = decode_time(ask), ask.fleet.link_between(ask.fleet.count)
         yield Question(
             topic="tensor parallel",
             text=f"llama-3-70b writes a token on {gpus}: reading takes {time.read:.3g} ms, {2 * ask.decoder.layers} sums of "
-            f"16 kB by {link.name} (alpha {link.alpha_us:g} us) the rest. What share of the time is sums, in %?",
+            f"{2 * ask.decoder.width / 1e3:.0f} kB by {link.name} (alpha {link.alpha_us:g} us) the rest. What share of the "
+            "time is sums, in %?",
             answer=100 * time.talked / time.total,
             unit="%",
             why=explain_language("decode", ask).said,
@@ -139,11 +140,11 @@ def _experts() -> Iterator[Question]:
     cases: tuple[tuple[int, Link], ...] = ((8, NVLINK4), (64, NETWORK))
     for ranks, link in cases:
         d = find_decoder("mixtral-8x7b")
-        size = 4096 * d.active * d.width * 2
+        size = TOKENS * d.active * d.width * 2
         yield Question(
             topic="experts",
-            text=f"Experts on {ranks} ranks: each sends 4096 tokens of width {d.width} in bf16 to {d.active} experts each, by "
-            f"{link.name} (alpha {link.alpha_us:g} us, beta {link.beta_gb_s:g} GB/s). How many ms is the all-to-all?",
+            text=f"Experts on {ranks} ranks: each sends {TOKENS} tokens of width {d.width} in bf16 to {d.active} experts each, "
+            f"by {link.name} (alpha {link.alpha_us:g} us, beta {link.beta_gb_s:g} GB/s). How many ms is the all-to-all?",
             answer=all_to_all(size, ranks, link),
             unit="ms",
             why="(n-1) alpha + (n-1)/n bytes/beta, of what a rank sends; and the same to bring the answers back",
@@ -166,17 +167,18 @@ def _fillings() -> Iterator[Question]:
 
 def _four_models() -> Iterator[Question]:
     work = replace(_work(8, zero=3, batch=8), context=2048)
+    d, kept = work.decoder, work.decoder.kv_bytes(work.batch * work.context)
     ask = RewardAsk(work=work, critic=find_decoder("7b"), reward=find_decoder("7b"), answer=1024)
     found = {each.name: each.groups[0].total for each in reward_placements(ask)}
     yield Question(
         topic="four models",
-        text="Actor, critic, reference and reward of 7B on 8 H100 write 8 texts of 2048 tokens a device at 512 KiB a token, "
-        "from whole weights that the 8 share. How many GiB less does a device hold in turns (what learns is in host memory "
-        "while "
-        "answers are written) than together, where learning is the fuller turn?",
+        text=f"Actor, critic, reference and reward of 7B on 8 H100 write {work.batch} texts of {work.context} tokens a device "
+        f"at {d.kv_bytes(1) / 1024:g} KiB a token, from whole weights that the 8 share. How many GiB less does a device hold "
+        "in turns (what learns is in host memory while answers are written) than together, where learning is the fuller turn?",
         answer=(found["together"] - found["in turns"]) / GIB,
         unit="GiB",
-        why="what only writing needs: keys and values of 8 texts, 8 GiB, and an eighth of 13.5 GB of weights",
+        why=f"what only writing needs: keys and values of {work.batch} texts, {kept / GIB:g} GiB, and an eighth of "
+        f"{2e-9 * d.parameters:.3g} GB of weights",
     )
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from millstream.core.config import GIB
+from millstream.core.config import GIB, TEMPORAL_STRIDE, pixel_frames
 from millstream.core.presets import find_model
 from millstream.course.question import Question
-from millstream.course.reading.asking import asked
+from millstream.course.reading.asking import asked, rates_of
 from millstream.planner.bubbles import bubble, held_micro_batches
 from millstream.planner.communication import all_gather, all_reduce
 from millstream.planner.explain import explain_bubble
 from millstream.planner.hardware import NETWORK, NVLINK4
 from millstream.planner.language.decoders import DecoderConfig, find_decoder
 from millstream.planner.language.learning import block_activations
-from millstream.planner.memory import window_bytes
+from millstream.planner.memory import tokens_per_frame, window_bytes
 
 SMALL = find_model("wan2.1-t2v-1.3b")
+KEPT_BYTES = 34
+"""A token and width, of a layer: the paper's own count."""
 
 
 def questions() -> Iterator[Question]:
@@ -44,10 +46,11 @@ def _megatron() -> Iterator[Question]:
         "all-reduces",
         "one after attention and one after the MLP, and the same where gradients come back",
     )
-    size = 8 * 1024 * gpt.width * 2
+    texts, tokens = 8, 1024
+    size = texts * tokens * gpt.width * 2
     yield asked(
         "megatron",
-        f"A sum of tensor parallelism is of 8 texts of 1024 tokens and width {gpt.width} in fp16. How many MB?",
+        f"A sum of tensor parallelism is of {texts} texts of {tokens} tokens and width {gpt.width} in fp16. How many MB?",
         size / 1e6,
         "MB",
         "tokens * width * 2 bytes; parallel or not, every rank has all tokens at full width there",
@@ -55,11 +58,12 @@ def _megatron() -> Iterator[Question]:
 
 
 def _clusters() -> Iterator[Question]:
-    days = 8 * 300e9 * 175e9 / (1024 * 140e12) / 86400
+    parameters, tokens, cards, tflops = 175e9, 300e9, 1024, 140
+    days = 8 * tokens * parameters / (cards * tflops * 1e12) / 86400
     yield asked(
         "megatron_clusters",
-        "175 billion parameters, 300 billion tokens, eight operations of each with each (two forward, two "
-        "again, four back), 1024 cards at 140 TFLOP/s. How many days?",
+        f"{parameters / 1e9:g} billion parameters, {tokens / 1e9:g} billion tokens, eight operations of each with each (two "
+        f"forward, two again, four back), {cards} cards at {tflops} TFLOP/s. How many days?",
         days,
         "days",
         "8 T P / (n X), the paper's own estimate",
@@ -76,8 +80,8 @@ def _clusters() -> Iterator[Question]:
     inside, outside = all_reduce(size, 8, NVLINK4), all_reduce(size, 16, NETWORK)
     yield asked(
         "megatron_clusters",
-        f"One sum of {size / 1e6:.3g} MB over 8 cards of a machine (alpha 12 us, beta 250 GB/s), or over 16 "
-        "by the network (25 us, 40 GB/s). How many times as long is the second?",
+        f"One sum of {size / 1e6:.3g} MB over 8 cards of a machine ({rates_of(NVLINK4)}), or over 16 by the "
+        f"network ({rates_of(NETWORK)}). How many times as long is the second?",
         outside / inside,
         "times",
         "why tensor parallelism stays inside a machine and pipelines go between them",
@@ -87,21 +91,23 @@ def _clusters() -> Iterator[Question]:
 def _sequence() -> Iterator[Question]:
     heads, tokens, width = 96, 2048, 12288
     scores = 5 * heads * tokens / width
+    cut = 24
+    whole = KEPT_BYTES - cut
     yield asked(
         "sequence_parallel",
-        f"A layer keeps 34 bytes a token and width, and 5 heads*tokens/width more if scores are kept. Width "
+        f"A layer keeps {KEPT_BYTES} bytes a token and width, and 5 heads*tokens/width more if scores are kept. Width "
         f"{width}, {heads} heads, {tokens} tokens: what share are scores, in %?",
-        100 * scores / (34 + scores),
+        100 * scores / (KEPT_BYTES + scores),
         "%",
         "which is why making only these again saves most and costs little; fused attention never keeps them",
     )
     yield asked(
         "sequence_parallel",
-        "Of 34 bytes that a layer keeps, 24 are divided by tensor parallelism, 10 (norms, dropouts, inputs) are not, until "
-        "they are split by tokens. With 8 cards, how many times less is kept with that split?",
-        (10 + 24 / 8) / (34 / 8),
+        f"Of {KEPT_BYTES} bytes that a layer keeps, {cut} are divided by tensor parallelism, {whole} (norms, dropouts, inputs) "
+        "are not, until they are split by tokens. With 8 cards, how many times less is kept with that split?",
+        (whole + cut / 8) / (KEPT_BYTES / 8),
         "times",
-        "10 + 24/8 = 13 against 34/8 = 4.25",
+        f"{whole} + {cut}/8 = {whole + cut / 8:g} against {KEPT_BYTES}/8 = {KEPT_BYTES / 8:g}",
     )
     size = 8 * 2048 * width * 2
     twice = 2 * all_gather(size, 8, NVLINK4) / all_reduce(size, 8, NVLINK4)
@@ -119,12 +125,12 @@ def _gpipe() -> Iterator[Question]:
         found = explain_bubble("gpipe", 8, parts, 1)
         yield asked("gpipe", f"8 stages, {parts} micro-batches: how long do stages wait, in %?", found.value, "%", found.said)
     gpt = find_decoder("7b")
-    layers = gpt.layers // 4
-    whole, kept = (layers * block_activations(gpt, 4096, how) for how in ("none", "full"))
+    layers, tokens = gpt.layers // 4, 4096
+    whole, kept = (layers * block_activations(gpt, tokens, how) for how in ("none", "full"))
     yield asked(
         "gpipe",
-        f"A stage of {layers} layers like llama-2-7b's, one micro-batch of 4096 tokens: how many times less is kept if each "
-        "layer is made again from its input?",
+        f"A stage of {layers} layers like llama-2-7b's, one micro-batch of {tokens} tokens: how many times less is kept if "
+        "each layer is made again from its input?",
         whole / kept,
         "times",
         "what lets it hold all micro-batches until the backward passes begin",
@@ -132,7 +138,7 @@ def _gpipe() -> Iterator[Question]:
 
 
 def _pipedream() -> Iterator[Question]:
-    held = held_micro_batches("1f1b", 4, 32)
+    held, billions = held_micro_batches("1f1b", 4, 32), 4
     yield asked(
         "pipedream",
         "4 stages, one forward and one backward in turn, no flush. How many versions of its weights must the first "
@@ -143,11 +149,11 @@ def _pipedream() -> Iterator[Question]:
     )
     yield asked(
         "pipedream",
-        "A model of 4 billion fp16 parameters in 4 equal stages without a flush. How many GB of weights does the first stage "
-        "keep?",
-        held * 2 * 4e9 / 4 / 1e9,
+        f"A model of {billions} billion fp16 parameters in 4 equal stages without a flush. How many GB of weights does the "
+        "first stage keep?",
+        held * 2 * billions / 4,
         "GB",
-        "a quarter of 8 GB, four versions: as much as the whole model",
+        f"a quarter of {2 * billions} GB, {held:g} versions: as much as the whole model",
     )
     yield asked(
         "pipedream",
@@ -188,25 +194,27 @@ def _self_forcing() -> Iterator[Question]:
     stream = replace(SMALL.stream, window=21)
     yield asked(
         "self_forcing",
-        "1.3B: 30 layers of width 1536, 21 latent frames of 1560 tokens in the cache, bf16. How many GiB?",
+        f"1.3B: {SMALL.dit.layers} layers of width {SMALL.dit.width}, {stream.window} latent frames of "
+        f"{tokens_per_frame(SMALL.dit, stream)} tokens in the cache, bf16. How many GiB?",
         window_bytes(SMALL.dit, stream, value_bytes=2) / GIB,
         "GiB",
         "2 * tokens * layers * width * 2 bytes",
     )
-    calls = len(SMALL.stream.steps) + 1
+    steps, chunk, past, rate = len(SMALL.stream.steps), SMALL.stream.frames_per_chunk, 18, 17
+    calls, pictures = steps + 1, pixel_frames(1, chunk)
     yield asked(
         "self_forcing",
-        f"A chunk is 12 pictures, {len(SMALL.stream.steps)} steps and one call that writes its clean keys. How many "
-        "calls a second are 17 pictures a second?",
-        17 / 12 * calls,
+        f"A chunk is {pictures} pictures, {steps} steps and one call that writes its clean keys. How many "
+        f"calls a second are {rate} pictures a second?",
+        rate / pictures * calls,
         "calls",
         "the published rate on an H100; each call sees the whole window",
     )
-    cached, anew = calls * 3, len(SMALL.stream.steps) * (18 + 3)
+    cached, anew = calls * chunk, steps * (past + chunk)
     yield asked(
         "self_forcing",
-        "A chunk of 3 frames after 18 of past, 4 steps. Without a cache every step runs all 21 frames; with it every "
-        "step runs 3, and one call more. How many times fewer frames go through the model?",
+        f"A chunk of {chunk} frames after {past} of past, {steps} steps. Without a cache every step runs all {past + chunk} "
+        f"frames; with it every step runs {chunk}, and one call more. How many times fewer frames go through the model?",
         anew / cached,
         "times",
         f"{anew} against {cached}",
@@ -214,21 +222,22 @@ def _self_forcing() -> Iterator[Question]:
 
 
 def _rolling() -> Iterator[Question]:
-    seconds, fps = 120, 16
-    latents = seconds * fps / 4
+    seconds, fps, trained = 120, 16, 21
+    latents = seconds * fps / TEMPORAL_STRIDE
     yield asked(
         "rolling_forcing",
-        f"A model was trained on 21 latent frames, each 4 pictures. {seconds} s at {fps} pictures a second are how "
-        "many times as many?",
-        latents / 21,
+        f"A model was trained on {trained} latent frames, each {TEMPORAL_STRIDE} pictures. {seconds} s at {fps} pictures a "
+        "second are how many times as many?",
+        latents / trained,
         "times",
         f"{latents:.0f} latent frames: small errors have that long to add up",
     )
     dit, stream = SMALL.dit, replace(SMALL.stream, window=9, sink=3)
-    sink = window_bytes(dit, replace(stream, window=3, sink=0), value_bytes=2)
+    sink = window_bytes(dit, replace(stream, window=stream.sink, sink=0), value_bytes=2)
     yield asked(
         "rolling_forcing",
-        "Of a window of 9 frames the first 3 stay for ever as a sink. What share of the cache is it, in %?",
+        f"Of a window of {stream.window} frames the first {stream.sink} stay for ever as a sink. What share of the cache is "
+        "it, in %?",
         100 * sink / window_bytes(dit, stream, value_bytes=2),
         "%",
         "frames of the sink over frames of the window",

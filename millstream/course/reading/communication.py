@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from millstream.course.question import Question
-from millstream.course.reading.asking import asked
+from millstream.course.reading.asking import asked, rates_of
 from millstream.planner.communication import all_reduce
 from millstream.planner.hardware import NETWORK, NVLINK4
 
@@ -17,11 +17,12 @@ def questions() -> Iterator[Question]:
 
 
 def _ddp() -> Iterator[Question]:
-    size, bucket = 340e6 * 4, 25 * 2**20
+    millions, mib = 340, 25
+    size, bucket = millions * 4e6, mib * 2**20
     count = math.ceil(size / bucket)
     yield asked(
         "ddp",
-        "340 million gradients in float32, buckets of 25 MiB. How many all-reduces a step?",
+        f"{millions} million gradients in float32, buckets of {mib} MiB. How many all-reduces a step?",
         count,
         "all-reduces",
         "bytes over the bucket's size, rounded up",
@@ -29,7 +30,7 @@ def _ddp() -> Iterator[Question]:
     one, many = all_reduce(size, 32, NETWORK), count * all_reduce(size / count, 32, NETWORK)
     yield asked(
         "ddp",
-        f"32 ranks by the network (alpha 25 us, beta 40 GB/s): how many ms longer do {count} buckets of {size / 1e9:.3g} GB "
+        f"32 ranks by the network ({rates_of(NETWORK)}): how many ms longer do {count} buckets of {size / 1e9:.3g} GB "
         "in all take than one sum?",
         many - one,
         "ms",
@@ -45,11 +46,12 @@ def _ddp() -> Iterator[Question]:
 
 
 def _ring() -> Iterator[Question]:
+    gigabytes = 1
     for ranks in (4, 16):
         yield asked(
             "ring",
-            f"An all-reduce of 1 GB around a ring of {ranks}: how many GB does each rank send?",
-            2 * (ranks - 1) / ranks,
+            f"An all-reduce of {gigabytes} GB around a ring of {ranks}: how many GB does each rank send?",
+            2 * (ranks - 1) / ranks * gigabytes,
             "GB",
             "(n-1)/n to scatter sums, (n-1)/n to gather them; no algorithm sends less, and none gets worse with n than 2",
         )
@@ -67,15 +69,17 @@ def _nccl() -> Iterator[Question]:
     time = all_reduce(size, ranks, NVLINK4)
     yield asked(
         "nccl",
-        f"A test reports {time:.3g} ms for an all-reduce of 1 GB over {ranks} cards. What is its bus bandwidth, in GB/s?",
+        f"A test reports {time:.3g} ms for an all-reduce of {size / 1e9:g} GB over {ranks} cards. What is its bus bandwidth, "
+        "in GB/s?",
         2 * (ranks - 1) / ranks * size / time / 1e6,
         "GB/s",
         "2(n-1)/n bytes over time: what each link carried, to be compared with the link's own",
     )
-    ring, tree = 2 * 1023 * NETWORK.alpha_us / 1e3, 2 * math.ceil(math.log2(1024)) * NETWORK.alpha_us / 1e3
+    many = 1024
+    ring, tree = 2 * (many - 1), 2 * math.ceil(math.log2(many))
     yield asked(
         "nccl",
-        f"1024 ranks, alpha {NETWORK.alpha_us:g} us, hardly any bytes. How many times as long does a ring wait as a tree "
+        f"{many} ranks, alpha {NETWORK.alpha_us:g} us, hardly any bytes. How many times as long does a ring wait as a tree "
         "there and back?",
         ring / tree,
         "times",
@@ -84,8 +88,7 @@ def _nccl() -> Iterator[Question]:
     half = NETWORK.beta_gb_s * 1e3 * NETWORK.alpha_us * (2 * 63 - 12) / (2 - 2 * 63 / 64) / 1e6
     yield asked(
         "nccl",
-        f"64 ranks, alpha {NETWORK.alpha_us:g} us, beta {NETWORK.beta_gb_s:g} GB/s. Up to how many MB is a tree (2 "
-        "bytes/beta) quicker than a ring (2(n-1)/n bytes/beta)?",
+        f"64 ranks, {rates_of(NETWORK)}. Up to how many MB is a tree (2 bytes/beta) quicker than a ring (2(n-1)/n bytes/beta)?",
         half,
         "MB",
         "where 2(n-1) alpha + 2(n-1)/n b/beta equals 2 log2(n) alpha + 2 b/beta; NCCL runs two trees at once, which lose no "

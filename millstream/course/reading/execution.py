@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from millstream.course.question import Question
@@ -11,6 +12,8 @@ from millstream.planner.hardware import DEVICES
 from millstream.planner.time import head_share
 from millstream.planner.training import BACK_OVER_FORWARD
 
+QUERIES = 128
+"""Of one head, that a multiprocessor takes at a time."""
 A100, H100 = DEVICES["a100"], DEVICES["h100"]
 
 
@@ -20,19 +23,20 @@ def questions() -> Iterator[Question]:
 
 
 def _first() -> Iterator[Question]:
+    heads, tokens = 32, 8192
     yield asked(
         "flash_attention",
-        "32 heads, 8192 tokens, bf16: how many MiB are all scores of one layer, if they are written down?",
-        32 * 8192**2 * 2 / 2**20,
+        f"{heads} heads, {tokens} tokens, bf16: how many MiB are all scores of one layer, if they are written down?",
+        heads * tokens**2 * 2 / 2**20,
         "MiB",
         "heads * tokens^2 * 2 bytes; tiles of it never leave the chip",
     )
-    memory, width = 100e3 / 2, 64
+    kilobytes, width = 100, 64
     yield asked(
         "flash_attention",
-        "Reads and writes fall from about N^2 to N^2 d^2 / M. With 100 kB of fast memory for numbers of two bytes and heads "
-        "64 wide, by how many times?",
-        memory / width**2,
+        f"Reads and writes fall from about N^2 to N^2 d^2 / M. With {kilobytes} kB of fast memory for numbers of two bytes and "
+        f"heads {width} wide, by how many times?",
+        kilobytes * 1e3 / 2 / width**2,
         "times",
         "M / d^2: more fast memory helps, wider heads hurt",
     )
@@ -54,19 +58,21 @@ def _second() -> Iterator[Question]:
         "%",
         "which is why blocks are also made along the queries",
     )
-    share = head_share(8192, 16, A100)
+    heads, queries = 16, 8192
+    share, blocks = head_share(queries, heads, A100), heads * queries // QUERIES
     yield asked(
         "flash_attention_2",
-        f"16 heads of 8192 queries in blocks of 128: what share of {A100.multiprocessors} multiprocessors is busy on average, "
-        "the last wave counted?",
+        f"{heads} heads of {queries} queries in blocks of {QUERIES}: what share of {A100.multiprocessors} multiprocessors is "
+        "busy on average, the last wave counted?",
         100 * share,
         "%",
-        "1024 blocks in ten waves: the last is not full",
+        f"{blocks} blocks in {math.ceil(blocks / A100.multiprocessors)} waves: the last is not full",
     )
-    flops, rate = attention_flops(16384, 16384, 2048) / 2, A100.rates.attention_tflops
+    tokens, width = 16384, 2048
+    flops, rate = attention_flops(tokens, tokens, width) / 2, A100.rates.attention_tflops
     yield asked(
         "flash_attention_2",
-        f"Causal attention of 16384 tokens and width 2048 at {rate:.0f} TFLOP/s on an A100: how many ms forward?",
+        f"Causal attention of {tokens} tokens and width {width} at {rate:.0f} TFLOP/s on an A100: how many ms forward?",
         flops / rate / 1e9,
         "ms",
         "4 tokens^2 width, and half of it, since blocks above the diagonal are left out",
@@ -74,18 +80,19 @@ def _second() -> Iterator[Question]:
 
 
 def _third() -> Iterator[Question]:
+    reached, exponentials, width = 740, 3.9, 128  # the paper's, in TFLOP/s, and the heads that it speaks of
     yield asked(
         "flash_attention_3",
-        f"740 TFLOP/s in fp16 of {H100.bf16_tflops:g}: what share, in %?",
-        100 * 740 / H100.bf16_tflops,
+        f"{reached} TFLOP/s in fp16 of {H100.bf16_tflops:g}: what share, in %?",
+        100 * reached / H100.bf16_tflops,
         "%",
         "FlashAttention 2 reached about a third on the same card",
     )
-    exp = 1 / 3.9 / (4 * 128 / H100.bf16_tflops)
+    exp = 1 / exponentials / (4 * width / H100.bf16_tflops)
     yield asked(
         "flash_attention_3",
-        f"Heads 128 wide: 512 operations in products for each exponential. Products run at {H100.bf16_tflops:g} TFLOP/s, "
-        "exponentials at 3.9. How long are exponentials, in % of the products?",
+        f"Heads {width} wide: {4 * width} operations in products for each exponential. Products run at {H100.bf16_tflops:g} "
+        f"TFLOP/s, exponentials at {exponentials}. How long are exponentials, in % of the products?",
         100 * exp,
         "%",
         "so they must run while products do: two groups of warps take turns",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from millstream.core.config import GIB
 from millstream.course.question import Question
-from millstream.course.reading.asking import asked
+from millstream.course.reading.asking import asked, rates_of
 from millstream.planner.communication import all_gather, point_to_point
 from millstream.planner.explain import explain_adam
 from millstream.planner.hardware import DEVICES, NVLINK4, PCIE5, parse_fleet
@@ -21,11 +21,12 @@ def questions() -> Iterator[Question]:
 
 
 def _zero() -> Iterator[Question]:
+    billions = 7.5
     for stage, name in ((1, "the optimiser"), (2, "gradients too"), (3, "weights too")):
-        found = explain_adam(7.5e9, Sharding(zero=stage, shards=64))
+        found = explain_adam(billions * 1e9, Sharding(zero=stage, shards=64))
         yield asked(
             "zero",
-            f"7.5 billion parameters, Adam in mixed precision, 64 devices share {name}. GB a device?",
+            f"{billions} billion parameters, Adam in mixed precision, 64 devices share {name}. GB a device?",
             found.value,
             "GB",
             found.said,
@@ -39,17 +40,18 @@ def _infinity() -> Iterator[Question]:
         "A trillion parameters with Adam in mixed precision: how many TB of state?",
         state.total / 1e12,
         "TB",
-        "16 bytes a parameter: more than a hundred large cards, or the disks of a few machines",
+        f"{state.total / 1e12:g} bytes a parameter: more than a hundred large cards, or the disks of a few machines",
     )
-    share = point_to_point(state.weights / 512, PCIE5)
+    cards = 512
+    share = point_to_point(state.weights / cards, PCIE5)
     yield asked(
         "zero_infinity",
-        "The bf16 weights of a trillion parameters lie in the hosts of 512 cards, each fetches its share by its own bus at "
-        f"{PCIE5.beta_gb_s:g} GB/s. "
-        "How many ms?",
+        f"The bf16 weights of a trillion parameters lie in the hosts of {cards} cards, each fetches its share by its own bus "
+        f"at {PCIE5.beta_gb_s:g} GB/s. How many ms?",
         share,
         "ms",
-        "2 TB over 512 buses: bandwidth adds up if every rank reads a part, and does not if one reads for all",
+        f"{state.weights / 1e12:g} TB over {cards} buses: bandwidth adds up if every rank reads a part, and does not if one "
+        "reads for all",
     )
     rate = DEVICES["h100"].rates.matmul_tflops
     yield asked(
@@ -75,7 +77,7 @@ def _fsdp() -> Iterator[Question]:
     )
     yield asked(
         "fsdp",
-        f"Gathering a block of {block / 1e6:.0f} MB over 8 cards (alpha 12 us, beta 250 GB/s): how many ms?",
+        f"Gathering a block of {block / 1e6:.0f} MB over 8 cards ({rates_of(NVLINK4)}): how many ms?",
         all_gather(block, 8, NVLINK4),
         "ms",
         "(n-1) alpha + (n-1)/n bytes/beta; hidden if a block computes for longer than that",
@@ -118,27 +120,29 @@ def _mixed() -> Iterator[Question]:
 
 
 def _paged() -> Iterator[Question]:
-    d = find_decoder("13b")
+    d, page, longest, mean = find_decoder("13b"), 16, 2048, 300
+    wasted = (page - 1) / 2
     yield asked(
         "paged_attention",
         f"A 13B model has {d.layers} layers of width {d.width}, every head its own keys, fp16. How many KiB a token?",
         d.kv_bytes(1) / 1024,
         "KiB",
-        "2 * layers * width * 2 bytes; at 2048 tokens 1.6 GB a text",
+        f"2 * layers * width * 2 bytes; at {longest} tokens {d.kv_bytes(longest) / 1e9:.1f} GB a text",
     )
     yield asked(
         "paged_attention",
-        "Pages of 16 tokens, 800 KiB a token. How many MiB does a text waste on average, if its end is anywhere in its last "
-        "page?",
-        7.5 * d.kv_bytes(1) / 2**20,
+        f"Pages of {page} tokens, {d.kv_bytes(1) / 1024:g} KiB a token. How many MiB does a text waste on average, if its end "
+        "is anywhere in its last page?",
+        d.kv_bytes(wasted) / 2**20,
         "MiB",
-        "0 to 15 tokens are empty, 7.5 on average; one page is the most that is lost",
+        f"0 to {page - 1} tokens are empty, {wasted} on average; one page is the most that is lost",
     )
     yield asked(
         "paged_attention",
-        "If room for 2048 tokens is reserved for each text and texts have 300 on average, what share of it is never used, in "
-        "%?",
-        100 * (1 - 300 / 2048),
+        f"If room for {longest} tokens is reserved for each text and texts have {mean} on average, what share of it is never "
+        "used, in %?",
+        100 * (1 - mean / longest),
         "%",
-        "why four times as many texts fit, and a step serves four times as many for one reading of the weights",
+        f"why up to {longest / mean:.1f} times as many texts fit, and a step serves so many more for one reading of the "
+        "weights",
     )

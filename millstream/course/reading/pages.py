@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from millstream.course.catalogue import CHAPTERS
+from millstream.course.figures import without_marks
 from millstream.course.page import SOURCE
 from millstream.course.question import Question
 from millstream.course.reading.catalogue import LAYERS, PAPERS, Paper
@@ -26,9 +27,8 @@ def paper_page(paper: Paper) -> str:
     titles = {each.name: each.title for each in CHAPTERS}
     chapters = ", ".join(f"[{titles[name]}](../{name}/page.md)" for name in paper.chapters)
     head = f"# {paper.title}\n\n[{paper.url}]({paper.url}), {paper.year}. Layer: [{paper.layer}](index.md#{paper.layer}). "
-    body = SOURCE.sub(
-        lambda found: "\n\n".join(map(as_code, found["references"].splitlines())), paper.page.read_text(encoding="utf-8")
-    )
+    text = without_marks(paper.page.read_text(encoding="utf-8"))
+    body = SOURCE.sub(lambda found: "\n\n".join(map(as_code, found["references"].splitlines())), text)
     questions = "\n".join(folded_questions(questions_of(paper)))
     return f"{head}In the course: {chapters}.\n\n{body}\n## Three questions\n\n{questions}"
 

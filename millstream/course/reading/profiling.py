@@ -19,7 +19,7 @@ def questions() -> Iterator[Question]:
 
 
 def _roofline() -> Iterator[Question]:
-    ridge = H100.bf16_tflops / H100.bandwidth_tb_s
+    ridge, intensity = H100.bf16_tflops / H100.bandwidth_tb_s, 10
     said = f"{H100.bf16_tflops:g} TFLOP/s and {H100.bandwidth_tb_s:g} TB/s"
     yield asked(
         "roofline",
@@ -30,8 +30,8 @@ def _roofline() -> Iterator[Question]:
     )
     yield asked(
         "roofline",
-        f"A card of {said}, a kernel of 10 operations a byte: how many TFLOP/s at most?",
-        10 * H100.bandwidth_tb_s,
+        f"A card of {said}, a kernel of {intensity} operations a byte: how many TFLOP/s at most?",
+        intensity * H100.bandwidth_tb_s,
         "TFLOP/s",
         "intensity times bandwidth, as long as that is below the peak",
     )
@@ -76,20 +76,21 @@ def _utilisation() -> Iterator[Question]:
 
 
 def _traces() -> Iterator[Question]:
-    launch = H100.rates.launch_us
+    launch, kernel = H100.rates.launch_us, 3
     yield asked(
         "torch_profiler",
-        f"A trace shows 600 kernels of 3 us each, and the host takes {launch:g} us to launch one. What share of the time is "
-        "the device idle, in %?",
-        100 * (1 - 3 / launch),
+        f"A trace shows hundreds of kernels of {kernel} us each, and the host takes {launch:g} us to launch one. What share of "
+        "the time is the device idle, in %?",
+        100 * (1 - kernel / launch),
         "%",
         "it waits for each launch: fuse, compile or record a graph; larger batches make kernels longer",
     )
+    step, sums, hidden = 100, 30, 24
     yield asked(
         "torch_profiler",
-        "Sums take 30 ms of a step of 100 ms, 24 of them while kernels compute. How many ms would the step take if all were "
-        "hidden?",
-        100 - (30 - 24),
+        f"Sums take {sums} ms of a step of {step} ms, {hidden} of them while kernels compute. How many ms would the step take "
+        "if all were hidden?",
+        step - (sums - hidden),
         "ms",
         "only what is not overlapped can be won",
     )

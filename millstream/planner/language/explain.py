@@ -11,7 +11,9 @@ from millstream.core.errors import ConfigError
 from millstream.planner.communication import all_reduce
 from millstream.planner.explain import Explanation
 from millstream.planner.flops import attention_flops
+from millstream.planner.footprint import PROCESS_BYTES
 from millstream.planner.hardware import Link
+from millstream.planner.judge import MEMORY_SHARE
 from millstream.planner.language.decoders import DecoderConfig
 from millstream.planner.language.serving import (
     ServingAsk,
@@ -150,7 +152,8 @@ def _texts(ask: ServingAsk) -> Explanation:
         filled=f"max(0, {int(free_bytes(ask))} // {each:.10g})",
         value=texts_that_fit(ask),
         unit="texts",
-        why=f"of {ask.context} tokens each; 5% of a device is left free, 0.75 GiB are the process's",
+        why=f"of {ask.context} tokens each; {1 - MEMORY_SHARE:.0%} of a device is left free, "
+        f"{PROCESS_BYTES / GIB:g} GiB are the process's",
     )
 
 

@@ -13,6 +13,7 @@ from millstream.course.reader import Reader
 from millstream.trainer.tuning.guard import SpikeGuard
 
 TOKENS, WIDTH = 4, 64
+LARGEST = torch.finfo(torch.float16).max
 
 
 class Scores(nn.Module):
@@ -35,7 +36,7 @@ class SmallAttention(nn.Module):
 
 def run(reader: Reader, size: float = 60.0) -> None:
     x = torch.full((TOKENS, WIDTH), size, dtype=torch.float16)
-    reader.say(f"{WIDTH} products of {size:g} times {size:g} add up to {WIDTH * size**2:g}; float16 ends at 65504")
+    reader.say(f"{WIDTH} products of {size:g} times {size:g} add up to {WIDTH * size**2:g}; float16 ends at {LARGEST:.0f}")
     first, guarded = _learnt(x, is_mended=False, is_guarded=False), _learnt(x, is_mended=False, is_guarded=True)
     mended = _learnt(x, is_mended=True, is_guarded=False)
     assert first.isnan == [True, True], f"{first.isnan}"

@@ -23,7 +23,12 @@ def run(reader: Reader, billions: float = 7.0, sentences: int = 16) -> None:
     learns, answers = (
         training_state(int(billions * 1e9), Sharding(zero=0), trained=trained).total / 1e9 for trained in (None, 0)
     )
-    reader.reveal(guess, 2 * learns + 2 * answers, by="planner.training.training_state: 16 bytes each, or 2", tolerance=0.05)
+    reader.reveal(
+        guess,
+        2 * learns + 2 * answers,
+        by=f"planner.training.training_state: {learns / billions:g} bytes each, or {answers / billions:g}",
+        tolerance=0.05,
+    )
     roles = Roles(learnt_reward()[0], DivergenceControl(0.1, 1.0, 10.0))
     before = [each.clone() for each in roles.reference.parameters()]
     made = torch.Generator().manual_seed(0)

@@ -41,7 +41,9 @@ def run(reader: Reader, world: int = 2, answer: str = "") -> None:
     guess = reader.predict(f"{count} parameters in float32 with Adam on {world} ranks. How many kB of state has a rank?")
     found = on_ranks(measured, world, answer_in(__file__, answer))[0]
     state = found["your buckets"].state
-    reader.reveal(guess, state.total / 1e3, by="counted: 16 bytes a parameter, on every rank", tolerance=0.02)
+    reader.reveal(
+        guess, state.total / 1e3, by=f"counted: {state.total / count:g} bytes a parameter, on every rank", tolerance=0.02
+    )
     assert state == planned, f"counted {state}, planned {planned}"
     say_state(reader, "before and after", state, planned)
     assert found["a sum for each"].sums > found["your buckets"].sums >= 1, f"buckets are fewer sums: {found}"

@@ -17,6 +17,8 @@ from millstream.course.ranks import on_ranks
 
 LAYERS, BUCKET = 3, 1200
 """A layer has a weight of 1024 bytes and a bias of 64: both fit into a bucket, two layers do not."""
+OFF = 1e-6
+"""As far as gradients may be apart."""
 
 
 def judge_milestone_1_everybody_starts_as_rank_0(answer: ModuleType) -> None:
@@ -28,7 +30,7 @@ def judge_milestone_1_everybody_starts_as_rank_0(answer: ModuleType) -> None:
 def judge_milestone_2_gradients_are_those_of_torchs_ddp(answer: ModuleType) -> None:
     """parameter.register_post_accumulate_grad_hook tells you when a gradient is there. A mean is a sum over the world size."""
     for rank, (found, torchs) in enumerate(on_ranks(learned, 2, str(answer.__file__))):
-        assert torch.allclose(found, torchs, atol=1e-6), f"rank {rank} is off by {float((found - torchs).abs().max())}"
+        assert torch.allclose(found, torchs, atol=OFF), f"rank {rank} is off by {float((found - torchs).abs().max())}"
 
 
 def judge_milestone_3_one_sum_for_each_bucket_and_all_begun_when_the_pass_ends(answer: ModuleType) -> None:
@@ -45,7 +47,7 @@ def judge_milestone_4_gradients_add_up_without_a_sum(answer: ModuleType) -> None
     whole = torch.cat([each.flatten() for each in gradients(model)])
     for rank, (found, inside) in enumerate(on_ranks(accumulated, 2, str(answer.__file__))):
         assert inside == 0, f"rank {rank} made {inside} sums inside no_sync"
-        assert torch.allclose(found, whole, atol=1e-6), f"rank {rank} is off by {float((found - whole).abs().max())}"
+        assert torch.allclose(found, whole, atol=OFF), f"rank {rank} is off by {float((found - whole).abs().max())}"
 
 
 def start(rank: int, world: int, path: str) -> Tensor:

@@ -22,9 +22,9 @@ def run(reader: Reader) -> None:
     runs: dict[str, SmallRun] = on_ranks(all_ways, WORLD, timeout_s=180.0)[0]
     alone = trained(0, 1, ParallelPlan())
     planned = learner_state(PARAMETERS, 0, data="zero3", ranks=WORLD)
-    reader.reveal(
-        guess, planned.total / 1e3, by="planner.training.learner_state: 16 bytes a parameter, half of them", tolerance=0.02
-    )
+    whole = WORLD * planned.total / PARAMETERS
+    by = f"planner.training.learner_state: {whole:g} bytes a parameter, half of them"
+    reader.reveal(guess, planned.total / 1e3, by=by, tolerance=0.02)
     for name, found in runs.items():
         off = largest_difference(found.losses, alone.losses)
         assert off < 1e-4, f"{name} differs from one process by {off}"

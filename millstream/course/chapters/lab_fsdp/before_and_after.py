@@ -42,7 +42,12 @@ def run(reader: Reader, answer: str = "") -> None:
     )
     found = on_ranks(measured, WORLD, answer_in(__file__, answer))[0]
     before, after = found["copies"], found["a unit for each block"]
-    reader.reveal(guess, after.state.total / 1e3, by="counted: 16 bytes a parameter, a quarter of them", tolerance=0.02)
+    reader.reveal(
+        guess,
+        after.state.total / 1e3,
+        by=f"counted: {before.state.total / count:g} bytes a parameter, a quarter of them",
+        tolerance=0.02,
+    )
     for name, each in found.items():
         data, shards = ("replicas", 1) if name == "copies" else ("fsdp", WAYS[name]["shards"])
         planned = learner_state(count, 0, data=data, ranks=shards)

@@ -10,6 +10,11 @@ from torch import nn
 
 TINY = 1e-9
 """A gradient that float16 has no number for."""
+WIDE = 300.0
+"""Its square is more than float16 can hold."""
+UPDATES, UPDATE = 200, 1e-4
+OFF = 1e-4
+"""Of a weight, as a share of it."""
 
 
 def judge_milestone_1_you_know_what_survives(answer: ModuleType) -> None:
@@ -29,10 +34,10 @@ def judge_milestone_1_you_know_what_survives(answer: ModuleType) -> None:
 def judge_milestone_2_a_norm_does_not_overflow(answer: ModuleType) -> None:
     """Square and add up in float32; convert what comes out."""
     for dtype in (torch.float16, torch.bfloat16):
-        found = answer.root_mean_square(torch.full((2, 512), 300.0, dtype=dtype))
+        found = answer.root_mean_square(torch.full((2, 512), WIDE, dtype=dtype))
         assert found.dtype == dtype, f"the result is in {found.dtype}"
         assert found.shape == (2,), f"the result has shape {tuple(found.shape)}"
-        assert torch.allclose(found.float(), torch.full((2,), 300.0), rtol=1e-2), f"300 everywhere gives {found.tolist()}"
+        assert torch.allclose(found.float(), torch.full((2,), WIDE), rtol=1e-2), f"{WIDE:g} everywhere gives {found.tolist()}"
 
 
 def judge_milestone_3_gradients_below_float16_move_weights(answer: ModuleType) -> None:
@@ -42,7 +47,7 @@ def judge_milestone_3_gradients_below_float16_move_weights(answer: ModuleType) -
     small = torch.autograd.grad(scaler.scaled(weight * x), weight)[0].half()  # as a backward pass in float16 would leave it
     weight.grad = small.float()
     assert scaler.step(optimiser), "the step was left out"
-    assert math.isclose(weight.item(), 1 - 1e6 * TINY, rel_tol=1e-4), f"the weight is {weight.item()}"
+    assert math.isclose(weight.item(), 1 - 1e6 * TINY, rel_tol=OFF), f"the weight is {weight.item()}"
 
 
 def judge_milestone_4_an_overflow_is_left_out_and_halves_the_scale(answer: ModuleType) -> None:
@@ -61,11 +66,11 @@ def judge_milestone_4_an_overflow_is_left_out_and_halves_the_scale(answer: Modul
 
 
 def judge_milestone_5_small_updates_add_up(answer: ModuleType) -> None:
-    """bfloat16 has no number between 1 and 0.996: keep the sum in float32 and copy_ it over."""
+    """Just below 1 the numbers of bfloat16 are further apart than such an update: keep the sum in float32 and copy_ it over."""
     weight = nn.Parameter(torch.ones((), dtype=torch.bfloat16))
-    masters = answer.MasterWeights([weight], lr=1e-4)
-    for _ in range(200):
+    masters = answer.MasterWeights([weight], lr=UPDATE)
+    for _ in range(UPDATES):
         weight.grad = torch.ones((), dtype=torch.bfloat16)
         masters.step()
     assert weight.dtype == torch.bfloat16, f"the parameter became {weight.dtype}"
-    assert abs(weight.item() - 0.98) < 0.004, f"200 updates of 0.0001 came to {weight.item()}"
+    assert abs(weight.item() - (1 - UPDATES * UPDATE)) < 0.004, f"{UPDATES} updates of {UPDATE} came to {weight.item()}"

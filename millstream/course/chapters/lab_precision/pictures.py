@@ -19,11 +19,12 @@ def ranges() -> str:
         begin, end = _x(limits.smallest_normal * limits.eps), _x(limits.max)
         picture.text(10, y + 20, str(dtype).removeprefix("torch."))
         picture.box(begin, y, end - begin, 30, fill=COLOURS[row])
-    for power in (-40, -20, -9, 0, 20):
+    lost = -9
+    for power in (-40, -20, lost, 0, 20):
         x = _x(10.0**power)
         picture.line([(x, 14), (x, 152)], colour=COLOURS[5])
         picture.text(x, 172, f"1e{power}", middle=True)
-    picture.text(350, 200, "a gradient of 1e-9 is nothing in float16", middle=True)
+    picture.text(350, 200, f"a gradient of 1e{lost} is nothing in float16", middle=True)
     return str(picture)
 
 

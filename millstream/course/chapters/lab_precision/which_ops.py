@@ -6,6 +6,9 @@ import torch
 
 from millstream.course.reader import Reader
 
+END = int(2 / torch.finfo(torch.bfloat16).eps)
+"""Up to which bfloat16 counts by ones."""
+
 
 def run(reader: Reader, count: int = 4096) -> None:
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
@@ -14,13 +17,14 @@ def run(reader: Reader, count: int = 4096) -> None:
         reader.say(f"{_name(dtype):9} largest {limits.max:.3g}, smallest {smallest:.2g}, next after 1: 1 + {limits.eps:.2g}")
     guess = reader.predict(f"{count} ones are added one after the other in bfloat16. What comes out?")
     sums = {dtype: _added(count, dtype) for dtype in (torch.float16, torch.bfloat16, torch.float32)}
-    reader.reveal(guess, sums[torch.bfloat16], by="256 + 1 is 256 again: it has 8 binary digits")
+    reader.reveal(guess, sums[torch.bfloat16], by=f"{END} + 1 is {END} again: it has {END.bit_length() - 1} binary digits")
     assert sums[torch.float32] == count, f"{sums}"
-    assert sums[torch.bfloat16] == min(count, 256), f"{sums}"
+    assert sums[torch.bfloat16] == min(count, END), f"{sums}"
     reader.say(f"the same in float16 {sums[torch.float16]:g}, in float32 {sums[torch.float32]:g}: sums want float32")
-    wide = torch.full((count,), 300.0, dtype=torch.float16)
+    size = 300
+    wide = torch.full((count,), float(size), dtype=torch.float16)
     norm = float(wide.square().mean().sqrt())
-    reader.say(f"root mean square of {count} times 300 in float16: {norm:g}; by squares in float32 {_rms(wide):g}")
+    reader.say(f"root mean square of {count} times {size} in float16: {norm:g}; by squares in float32 {_rms(wide):g}")
     assert norm == float("inf"), f"{norm}"
     x, weight = torch.randn(4, 8), torch.randn(8, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):

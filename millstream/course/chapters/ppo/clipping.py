@@ -11,25 +11,28 @@ from millstream.course.reader import Reader
 from millstream.trainer.policy.objective import clipped_policy
 
 PPO = METHODS[-1]
+CLIP, FAR, MOST = 0.2, 1.5, 0.95
+"""The clip, a ratio beyond it, and the share of ratios that is looked at."""
 
 
 def run(reader: Reader, epochs: int = 20) -> None:
     if not 2 <= epochs <= 100:
         raise CourseError(f"--epochs must be 2 to 100, got {epochs}")
     zero, one = torch.zeros(1, 1), torch.ones(1, 1)
-    guess = reader.predict("advantage 1, clip 0.2, a ratio of 1.5. What is the objective, which is followed upwards?")
-    found = -clipped_policy(zero + torch.log(torch.tensor(1.5)), zero, one, one, 0.2).loss
+    guess = reader.predict(f"advantage 1, clip {CLIP}, a ratio of {FAR}. What is the objective, which is followed upwards?")
+    found = -clipped_policy(zero + torch.log(torch.tensor(FAR)), zero, one, one, CLIP).loss
     reader.reveal(guess, float(found), by="trainer.policy.objective.clipped_policy: no gain beyond 1 + clip", tolerance=0.01)
-    for ratio, advantage in ((0.5, 1.0), (0.5, -1.0), (1.5, -1.0)):
-        found = -clipped_policy(zero + torch.log(torch.tensor(ratio)), zero, advantage * one, one, 0.2).loss
+    for ratio, advantage in ((0.5, 1.0), (0.5, -1.0), (FAR, -1.0)):
+        found = -clipped_policy(zero + torch.log(torch.tensor(ratio)), zero, advantage * one, one, CLIP).loss
         reader.say(f"ratio {ratio:g}, advantage {advantage:+g}: {float(found):+.2f}")
-    moved = {name: furthest(epochs, clip) for name, clip in (("clip 0.2", 0.2), ("no clip", 0.0))}
+    clipped = f"clip {CLIP}"
+    moved = {name: furthest(epochs, clip) for name, clip in ((clipped, CLIP), ("no clip", 0.0))}
     for name, ratios in moved.items():
-        most = sorted(ratios)[int(0.95 * len(ratios))]
+        most = sorted(ratios)[int(MOST * len(ratios))]
         reader.measured(
-            f"{name:9} {epochs} steps by the same voyages: ratios reach {max(ratios):6.2f}, 95% are below {most:.2f}"
+            f"{name:9} {epochs} steps by the same voyages: ratios reach {max(ratios):6.2f}, {MOST:.0%} are below {most:.2f}"
         )
-    assert max(moved["no clip"]) > max(moved["clip 0.2"]), "what is clipped does not push on"
+    assert max(moved["no clip"]) > max(moved[clipped]), "what is clipped does not push on"
     reader.say("ratios pass the clip: momentum carries on, and a decision is moved by the others in its state")
 
 

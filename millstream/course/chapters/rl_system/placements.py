@@ -9,6 +9,8 @@ from millstream.planner.hardware import NVLINK4
 from millstream.planner.training import Sharding, training_state
 
 BILLION = 10**9
+WRITE_S, LEARN_S, CARDS = 300.0, 100.0, 16
+"""Device seconds of a step, and how many share it."""
 
 
 def together_s(write_s: float, learn_s: float, devices: int, slower: float = 1.0) -> float:
@@ -27,7 +29,7 @@ def hybrid_s(write_s: float, learn_s: float, devices: int, switch_s: float) -> f
     return (write_s + learn_s) / devices + 2 * switch_s
 
 
-def run(reader: Reader, write: float = 300.0, learn: float = 100.0, devices: int = 16, billions: int = 7) -> None:
+def run(reader: Reader, write: float = WRITE_S, learn: float = LEARN_S, devices: int = CARDS, billions: int = 7) -> None:
     """`write` and `learn`: device seconds of a step."""
     if min(write, learn) <= 0 or devices < 2 or billions < 1:
         raise CourseError("--write, --learn and --billions must be above 0, --devices 2 or more")
@@ -43,8 +45,9 @@ def run(reader: Reader, write: float = 300.0, learn: float = 100.0, devices: int
     best = min(range(1, devices), key=lambda writers: apart_s(write, learn, devices, writers, is_late=True))
     weights = training_state(billions * BILLION, Sharding(zero=0)).weights
     switch = all_gather(weights, min(devices, 8), NVLINK4) / 1e3
+    slower = 2
     rows = {
-        "together, one layout, writing 2 times slower": together_s(write, learn, devices, 2.0),
+        f"together, one layout, writing {slower} times slower": together_s(write, learn, devices, slower),
         f"apart, {devices // 2} write, in turns": apart_s(write, learn, devices, devices // 2, is_late=False),
         f"apart, {best} write, a step late": apart_s(write, learn, devices, best, is_late=True),
         "hybrid, two layouts on all": hybrid_s(write, learn, devices, switch),

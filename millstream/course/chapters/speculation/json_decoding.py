@@ -13,7 +13,7 @@ from millstream.course.reader import Reader
 from millstream.course.tinylm.cache import CachedText, PagedCache
 from millstream.course.tinylm.model import TinyLM
 from millstream.course.tinylm.speculation import draw
-from millstream.course.tinylm.text import END, decode, encode, make_text
+from millstream.course.tinylm.text import END, LETTERS, decode, encode, make_text
 from millstream.course.tinylm.training import trained
 
 DIGIT, WORD, LONGEST_WORD = "123456789", string.ascii_lowercase, 9
@@ -44,8 +44,8 @@ def allowed(written: str) -> str:
 def run(reader: Reader, records: int = 40, temperature: float = 1.5) -> None:
     if not (10 <= records <= 500 and 0.1 <= temperature <= 5):
         raise CourseError(f"--records must be 10 to 500 and --temperature 0.1 to 5, got {records} and {temperature:g}")
-    guess = reader.predict("after '{\"count\": ' how many of the 44 letters are allowed?")
-    reader.reveal(guess, len(allowed('{"count": ')), by="the form wants a digit from 1 to 9")
+    guess = reader.predict(f"after '{FORM[0]}' how many of the {len(LETTERS)} letters are allowed?")
+    reader.reveal(guess, len(allowed(FORM[0])), by="the form wants a digit from 1 to 9")
     lm, lines = trained(), make_text(records, seed=7).strip("\n").split("\n")
     for name, is_held in (("free", False), ("held to the form", True)):
         written = [write_record(lm, line[: line.index("{")], temperature, is_held, seed) for seed, line in enumerate(lines)]

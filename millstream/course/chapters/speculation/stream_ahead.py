@@ -26,11 +26,12 @@ def run(reader: Reader, hits: float = 0.7) -> None:
     """`hits`: how often a draft is what is then asked for."""
     if not 0 <= hits <= 1:
         raise CourseError(f"--hits must be 0 to 1, got {hits:g}")
+    chunk_ms = 200
     guess = reader.predict(
-        f"a chunk takes 200 ms, a draft is right {hits:.0%} of the time and then costs nothing. Mean ms a chunk?"
+        f"a chunk takes {chunk_ms} ms, a draft is right {hits:.0%} of the time and then costs nothing. Mean ms a chunk?"
     )
     reader.reveal(
-        guess, 200 * (1 - hits), by="misses take as long as ever: a guess begins only where nobody waits", tolerance=0.05
+        guess, chunk_ms * (1 - hits), by="misses take as long as ever: a guess begins only where nobody waits", tolerance=0.05
     )
     engine = Engine("brook", weights="bundled", device="cpu")
     with engine.session(BEGUN, height=SIZE, width=SIZE, fps=FPS) as session:

@@ -28,13 +28,14 @@ def run(reader: Reader, world: int = 2) -> None:
     halves, one = 2 * all_gather(size, ranks, NVLINK4), all_reduce(size, ranks, NVLINK4)
     assert abs(halves - one) < 1e-9, f"{halves} and {one} ms"
     reader.say(
-        f"1 GB over {ranks} ranks of {NVLINK4.name}: all-reduce {one:.2f} ms, reduce-scatter and all-gather {halves:.2f} ms"
+        f"{size / 1e9:g} GB over {ranks} ranks of {NVLINK4.name}: all-reduce {one:.2f} ms, reduce-scatter and all-gather "
+        f"{halves:.2f} ms"
     )
-    dit, tokens = find_model("wan2.1-t2v-14b").dit, 32760
+    dit, tokens, tp = find_model("wan2.1-t2v-14b").dit, 32760, 8
     guess = reader.predict(
-        "a 14B block keeps activations of 32,760 tokens, tp 8. How many times less with tokens shared out too?"
+        f"a 14B block keeps activations of {tokens:,} tokens, tp {tp}. How many times less with tokens shared out too?"
     )
-    without, with_it = (activation_bytes(dit, tokens, recompute="none", tp=8, sequence=each) for each in (False, True))
+    without, with_it = (activation_bytes(dit, tokens, recompute="none", tp=tp, sequence=each) for each in (False, True))
     reader.reveal(guess, without / with_it, by="planner.training.activation_bytes", tolerance=0.2)
     reader.say(f"one block: {without / 1e9:.2f} GB without, {with_it / 1e9:.2f} GB with")
 

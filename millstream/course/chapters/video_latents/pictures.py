@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from millstream.core.config import SPATIAL_STRIDE, TEMPORAL_STRIDE
+from millstream.core.presets import find_model
 from millstream.course.svg import COLOURS, Svg
+
+BROOK = find_model("brook")
 
 
 def strides() -> str:
     picture = Svg(640, 210, "Thirteen pictures become four latent frames: the first is one picture, each later one four")
-    x = 20.0
-    for latent, pictures in enumerate((1, 4, 4, 4)):
+    x, side = 20.0, BROOK.stream.width
+    small = side // SPATIAL_STRIDE
+    for latent, pictures in enumerate((1, *[TEMPORAL_STRIDE] * 3)):
         begin = x
         for _ in range(pictures):
             picture.box(x, 30, 38, 38, fill=COLOURS[latent % 2])
@@ -16,8 +21,12 @@ def strides() -> str:
         picture.box(begin, 120, x - begin - 6, 38, fill=COLOURS[latent % 2], text=str(latent))
         picture.arrow((begin + x - 6) / 2, 70, (begin + x - 6) / 2, 118)
         x += 6
-    picture.text(20, 20, "pictures, 256 x 256 x 3")
-    picture.text(20, 184, "latent frames, 32 x 32 x 8; a latent frame sees the two before it, never a later one")
+    picture.text(20, 20, f"pictures, {side} x {side} x 3")
+    picture.text(
+        20,
+        184,
+        f"latent frames, {small} x {small} x {BROOK.dit.channels}; a latent frame sees the two before it, never a later one",
+    )
     return str(picture)
 
 

@@ -11,6 +11,7 @@ from millstream.course.reader import Reader
 from millstream.planner.memory import tokens_per_frame, window_bytes
 
 MODELS = ("brook", "wan2.1-t2v-1.3b", "wan2.1-t2v-14b")
+FRAMES = (3, 9, 21, 81)
 
 
 def run(reader: Reader, window: int = 21) -> None:
@@ -26,9 +27,11 @@ def run(reader: Reader, window: int = 21) -> None:
         guess, window_gib(spec.name, window), by="planner.memory.window_bytes: 2 * tokens * layers * width * 2", tolerance=0.05
     )
     for name in MODELS:
-        sizes = [window_gib(name, frames) for frames in (3, 9, 21, 81)]
-        reader.say(f"{name:16} GiB at 3, 9, 21, 81 frames: {' '.join(f'{size:8.3f}' for size in sizes)}")
-        assert abs(sizes[3] / sizes[0] - 27) < 0.1, f"{name}: bytes are in proportion to the window, {sizes}"
+        sizes = [window_gib(name, frames) for frames in FRAMES]
+        reader.say(f"{name:16} GiB at {', '.join(map(str, FRAMES))} frames: {' '.join(f'{size:8.3f}' for size in sizes)}")
+        assert abs(sizes[-1] / sizes[0] - FRAMES[-1] / FRAMES[0]) < 0.1, (
+            f"{name}: bytes are in proportion to the window, {sizes}"
+        )
 
 
 def window_gib(name: str, window: int) -> float:

@@ -6,10 +6,10 @@ import time
 
 import torch
 
-from millstream.core.config import GIB
+from millstream.core.config import GIB, SPATIAL_STRIDE
 from millstream.course.brook import brook
-from millstream.course.chapters.video_few_steps.brook_steps import painted
-from millstream.course.chapters.video_promises.how_many_fit import ask_until_full
+from millstream.course.chapters.video_few_steps.brook_steps import SHAPE, painted
+from millstream.course.chapters.video_promises.how_many_fit import PICTURES, ask_until_full
 from millstream.course.reader import Reader
 from millstream.serving.admission_types import AdmissionConfig
 
@@ -24,12 +24,11 @@ def run(reader: Reader, tries: int = 3) -> None:
         latents, _ = painted(PROMPT, 2, [])
         brook().vae.decode(latents)
         seconds.append(time.perf_counter() - begin)
-    slowest = max(seconds[1:])
-    reader.measured(f"a chunk of 64 x 64 takes {1e3 * min(seconds[1:]):.0f} to {1e3 * slowest:.0f} ms here")
+    slowest, side = max(seconds[1:]), SHAPE[-1] * SPATIAL_STRIDE
+    reader.measured(f"a chunk of {side} x {side} takes {1e3 * min(seconds[1:]):.0f} to {1e3 * slowest:.0f} ms here")
     for fps in (4.0, 8.0, 16.0):
         admitted, _ = ask_until_full(slowest, fps, AdmissionConfig(memory_bytes=64 * GIB))
-        real_time = slowest <= 12 / fps
-        reader.measured(
-            f"at {fps:4.0f} pictures a second: {admitted if real_time else 0:3} viewers, each chunk plays {12 / fps:.2f} s"
-        )
+        plays_s = PICTURES / fps
+        viewers = admitted if slowest <= plays_s else 0
+        reader.measured(f"at {fps:4.0f} pictures a second: {viewers:3} viewers, each chunk plays {plays_s:.2f} s")
     reader.say("the same arithmetic for a GPU that is not here: millstream plan --sessions")

@@ -9,15 +9,14 @@ from millstream.course.reader import Reader
 
 def run(reader: Reader, quick: int = 3, seconds: float = 120.0) -> None:
     """`quick` sessions beside the long one."""
-    sessions = {
-        "long": Watched(fps=4, chunk_s=0.5),
-        **{f"quick {number}": Watched(fps=16, chunk_s=0.12) for number in range(quick)},
-    }
+    one, other = Watched(fps=4, chunk_s=0.5), Watched(fps=16, chunk_s=0.12)
+    sessions = {"long": one, **{f"quick {number}": other for number in range(quick)}}
     load = sum(each.chunk_s / each.pace.media_s for each in sessions.values())
     if not 0 < load < 0.9:
         raise CourseError(f"--quick {quick} asks for {load:.0%} of the device; this is about sessions that fit, take fewer")
     guess = reader.predict(
-        f"a long session needs 0.5 s for 3 s of video, {quick} quick ones 0.12 s for 0.75 s. What load is that, in %?"
+        f"a long session needs {one.chunk_s} s for {one.pace.media_s:g} s of video, {quick} quick ones {other.chunk_s} s for "
+        f"{other.pace.media_s:g} s. What load is that, in %?"
     )
     reader.reveal(guess, 100 * load, by="the sum of what chunks take over what they play", tolerance=0.02)
     for name, rule in (("in turn", InTurn(sessions)), ("the engine's", EngineRule(sessions))):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from millstream.core.config import GIB
+from millstream.core.config import GIB, pixel_frames
 from millstream.core.errors import CourseError
+from millstream.core.presets import find_model
 from millstream.course.reader import Reader
 from millstream.serving.admission import Admission
 from millstream.serving.admission_types import AdmissionConfig, Admitted, Queued, Request
@@ -11,6 +12,9 @@ from millstream.serving.chunk_times import Geometry
 from millstream.session.pacing import Pace
 
 SIZE = Geometry(model="brook", tokens=1000, calls=3, window=9, flops=1e9)
+SESSION_BYTES = GIB
+PICTURES = pixel_frames(1, find_model("brook").stream.frames_per_chunk)
+"""Of a chunk."""
 
 
 def run(reader: Reader, chunk: float = 0.2, fps: float = 16.0, gib: float = 8.0) -> None:
@@ -19,9 +23,9 @@ def run(reader: Reader, chunk: float = 0.2, fps: float = 16.0, gib: float = 8.0)
         raise CourseError(f"--chunk and --fps must be positive and --gib 1 or more, got {chunk:g}, {fps:g}, {gib:g}")
     config = AdmissionConfig(memory_bytes=int(gib * GIB))
     guess = reader.predict(
-        f"12 pictures take {chunk:g} s and play at {fps:g} a second; {gib:g} GiB, 1 for each. How many sessions fit?"
+        f"{PICTURES} pictures take {chunk:g} s and play at {fps:g} a second; {gib:g} GiB, 1 for each. How many sessions fit?"
     )
-    expected = min(int(config.share * 12 / fps / chunk + 1e-9), int(gib))
+    expected = min(int(config.share * PICTURES / fps / chunk + 1e-9), int(gib))
     admitted, said = ask_until_full(chunk, fps, config)
     reader.reveal(guess, admitted, by=f"min({config.share:g} * what a chunk plays / what it takes, memory)")
     assert admitted == max(1, expected), f"{admitted} were let in, {expected} fit"
@@ -34,8 +38,8 @@ def ask_until_full(chunk: float, fps: float, config: AdmissionConfig) -> tuple[i
     door = Admission(config)
     door.times.add(SIZE, chunk)
     for number in range(10_000):
-        pace = Pace(fps=fps, chunk_frames=12)
-        asks = Request(session_id=str(number), geometry=SIZE, pace=pace, memory_bytes=GIB, rate="strict")
+        pace = Pace(fps=fps, chunk_frames=PICTURES)
+        asks = Request(session_id=str(number), geometry=SIZE, pace=pace, memory_bytes=SESSION_BYTES, rate="strict")
         answer = door.ask(asks, 0.0)
         if not isinstance(answer, Admitted):
             return number, f"wait, place {answer.position}: {answer.reason}" if isinstance(answer, Queued) else str(
