@@ -103,7 +103,7 @@ class Trials:
         """Whether chunks of these share their calls, and more are made so in a second than of fewer sessions."""
         landings, turns, steady = list[Landing](), list[float](), list[float]()
         pipeline, size = self._pipeline(landed=landings.append), len(sessions)
-        first = chunks_before(sessions[0].timeline.steps) if self._engine.speed.graphs else 1
+        first = chunks_before(len(sessions[0].timeline.steps)) if self._engine.speed.graphs else 1
         for turn in range(first + self._shared.policy.trials):  # kernels are built and calls recorded in the first
             one_offs = self._engine.one_offs
             pipeline.turn([Planned(session, decision) for session in sessions if (decision := session.decide())])
