@@ -230,7 +230,8 @@ class Admission(Room):
         if fps < request.pace.fps:
             rather = "" if request.rate == "auto" else f" instead of {request.pace.fps:g}"
             beside = " beside other sessions" if len(self._present) > 1 else ""
-            return f"plays {fps:g} frames a second{rather}, which this device keeps{beside}: {took}"
+            until = ", until there is room for its own rate again" if request.yields else ""
+            return f"plays {fps:g} frames a second{rather}, which this device keeps{beside}{until}: {took}"
         share = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish()).at(fps).share
         made_for = f", the rate {request.geometry.model} was made for" if request.rate == "auto" else ""
         return f"plays {fps:g} frames a second{made_for}: takes {share:.2f} of the device, {took}"

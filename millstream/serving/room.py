@@ -27,6 +27,8 @@ class Need(NamedTuple):
 
     least: Claim | None
     """At its least frame rate; None where nothing is measured."""
+    yielded: Claim | None
+    """The same if it yields, with as little as it then takes."""
     too_long: bool
     """Whether a chunk of it takes longer than any may."""
 
@@ -46,14 +48,15 @@ class Room:
             self.longest_chunk_s = max(self.longest_chunk_s, GUESS * estimate.seconds)
 
     def fits(self, request: Request, others: Sequence[Request], needs: Mapping[str, Need] | None = None) -> bool:
-        """Whether everybody's least frame rate and bytes can be promised with this session beside the others. `needs` are
-        theirs, where somebody asks for many at once."""
+        """Whether everybody's least frame rate and bytes can be promised with this session beside the others; if it yields,
+        those of everybody who does not. `needs` are theirs, where somebody asks for many at once."""
         if request.memory_bytes > self.config.memory_bytes - bytes_of(others):
             return False
         needs = self.needs([*others, request]) if needs is None else needs
         if needs[request.session_id].too_long:
             return False
-        claims = [claim for each in (*others, request) if (claim := needs[each.session_id].least) is not None]
+        found = [needs[each.session_id] for each in (*others, request)]
+        claims = [claim for need in found if (claim := need.yielded if request.yields else need.least) is not None]
         known = len(claims) == len(others) + 1
         has_strangers = any(other.family != request.family for other in others)
         if not has_strangers and not (known and request.wish().strict):
@@ -69,10 +72,10 @@ class Room:
     def need(self, request: Request, branches: int = 1) -> Need:
         estimate = self.times.estimate(request.geometry)
         if estimate is None:
-            return Need(None, False)
+            return Need(None, None, False)
         bid = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish(branches))
         guess = 1 if estimate.scaled_from is None else GUESS
-        return Need(bid.at_least(), estimate.seconds > self.longest_chunk_s * guess)
+        return Need(bid.at_least(), bid.yielded(), estimate.seconds > self.longest_chunk_s * guess)
 
     def promises(self, claims: Sequence[Claim]) -> bool:
         return utilisation(claims) <= self.config.share and keep_time(claims)

@@ -75,6 +75,7 @@ class SessionTable:
             max_life_s=request.max_life_s,
             may_wait=request.may_wait,
             tree=request.tree,
+            yields=request.yields,
         )
 
     def ask(self, request: OpenRequest, tell: Tell) -> Answer:

@@ -282,6 +282,7 @@ class FleetPolicy:
             moves=counts["moves"],
             deaths=counts["deaths"],
             restored=counts["restored"],
+            yielded=counts["yielded"],
         )
 
     def _pool_metrics(self, name: str, state: PoolState, now: float) -> PoolMetrics:

@@ -95,6 +95,8 @@ class Place:
     replica_id: str
     restore: bool = False
     """Whether it comes back from its last kept state: its replica died, or it did not arrive where it was moved to."""
+    yields: bool = False
+    """Whether there is no room for its rate: it has what the others there leave."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,3 +160,5 @@ class FleetMetrics:
     deaths: int
     restored: int
     """Sessions that were given a new place after a death."""
+    yielded: int
+    """Of them, at less than their rate for a while."""
