@@ -319,8 +319,7 @@ class LiveFleet:
             if here is None:
                 raise ProtocolBroken("the replica has gone meanwhile")
             key = self._keys.get(session_id, "")
-            order = link.TakeOver(session_id=session_id, key=key, patience_s=RESTORE_S, yields=place.yields)
-            await here.order(order)
+            await here.order(link.TakeOver(session_id=session_id, key=key, patience_s=RESTORE_S, yields=True))
         except UnknownSession as error:
             self._note("lost", place.replica_id, f": {error}", session_id)
             self._carry_out(self._left(session_id, time.monotonic()))
@@ -332,8 +331,7 @@ class LiveFleet:
                 self._carry_out(self.policy.declined(session_id, time.monotonic()))
         else:
             self._failing.pop(session_id, None)
-            slower = " at less than its rate" if place.yields else ""
-            self._note("restored", place.replica_id, slower, session_id, time.monotonic() - begun)
+            self._note("restored", place.replica_id, "", session_id, time.monotonic() - begun)
         self._waiters.answer(place)
 
     async def _move(self, move: Move) -> None:

@@ -15,7 +15,7 @@ Promises are only given here; `serving/scheduler.py` keeps them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millstream.serving.admission_types import (
     AdmissionConfig,
@@ -149,6 +149,12 @@ class Admission(Room):
             return {}
         rates = kept_rates(bids, self.promises)
         return {request.session_id: fps for request, fps in zip(self._present, rates, strict=True)}
+
+    def regain(self, session_id: str) -> Request:
+        """It has had its own rate for a while: it need not yield any more."""
+        entry = self._entries[session_id]
+        entry.request = replace(entry.request, yields=False)
+        return entry.request
 
     def grant(self, session_id: str, fps: float) -> str:
         """From now on it plays at that; why."""

@@ -47,7 +47,7 @@ class Request:
     tree: str = ""
     """Of a branch and of what it was forked from: the name of the first. They share what one of them was promised."""
     yields: bool = False
-    """Whether it came back after a death to where there was no room for its rate: others keep theirs before it does."""
+    """Whether it came back after a death, and has had its own rate for no time yet: others keep theirs before it does."""
 
     @property
     def family(self) -> str:

@@ -76,7 +76,11 @@ class Bid:
         return self.at(self.wish.yielded(0.0))
 
 
-def kept_rates(bids: Sequence[Bid], promises: Callable[[Sequence[Claim]], bool]) -> list[float]:
+Promises = Callable[[Sequence[Claim], Sequence[Claim]], bool]
+"""Whether the first can all be kept, beside others that yield."""
+
+
+def kept_rates(bids: Sequence[Bid], promises: Promises) -> list[float]:
     """A rate for each, the highest that can be promised to all. Strict ones have theirs, whether it can be or not."""
 
     def within(room: float) -> list[float]:
@@ -89,7 +93,10 @@ def kept_rates(bids: Sequence[Bid], promises: Callable[[Sequence[Claim]], bool])
         return [bid.wish.least if bid.wish.strict else max(MIN_FPS, share * bid.wish.yielded(0.0)) for bid in bids]
 
     def held(rates: Sequence[float]) -> bool:
-        return promises([bid.at(fps) for bid, fps in zip(bids, rates, strict=True)])
+        whole, yielding = (
+            [bid.at(fps) for bid, fps in zip(bids, rates, strict=True) if bid.wish.yields == yields] for yields in (False, True)
+        )
+        return promises(whole, yielding)
 
     for choose in (within, yielded, below):
         share = _largest(lambda share, choose=choose: held(choose(share)))  # type: ignore[misc]

@@ -55,12 +55,15 @@ class Room:
         needs = self.needs([*others, request]) if needs is None else needs
         if needs[request.session_id].too_long:
             return False
-        found = [needs[each.session_id] for each in (*others, request)]
-        claims = [claim for need in found if (claim := need.yielded if request.yields else need.least) is not None]
+        claims = [claim for each in (*others, request) if (claim := needs[each.session_id].least) is not None]
         known = len(claims) == len(others) + 1
         has_strangers = any(other.family != request.family for other in others)
         if not has_strangers and not (known and request.wish().strict):
             return True
+        if known and request.yields:
+            whole = [needs[each.session_id].least for each in others if not each.yields]
+            yielding = [needs[each.session_id].yielded for each in (*others, request) if each.yields]
+            return self.promises([claim for claim in whole if claim], [claim for claim in yielding if claim])
         return known and self.promises(claims)
 
     def needs(self, requests: Iterable[Request]) -> dict[str, Need]:
@@ -77,8 +80,9 @@ class Room:
         guess = 1 if estimate.scaled_from is None else GUESS
         return Need(bid.at_least(), bid.yielded(), estimate.seconds > self.longest_chunk_s * guess)
 
-    def promises(self, claims: Sequence[Claim]) -> bool:
-        return utilisation(claims) <= self.config.share and keep_time(claims)
+    def promises(self, claims: Sequence[Claim], yielding: Sequence[Claim] = ()) -> bool:
+        """Beside those that yield, for whom a chunk of theirs may once come as much later as one of those takes."""
+        return utilisation([*claims, *yielding]) <= self.config.share and keep_time(claims)
 
     def obstacle(self, request: Request, others: Sequence[Request]) -> Obstacle | None:
         """Why this session cannot run beside the others; None if it can."""

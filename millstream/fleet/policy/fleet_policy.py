@@ -269,8 +269,9 @@ class FleetPolicy:
                 self._homes[room.replica_id].refile(room)
             decisions += starts
         for model in self._table.rooms:
-            decisions += self._table.cool(model, now)
+            decisions += self._table.cool(self._table.rooms[model], now)
             decisions += self._table.settle(model, now)
+            self._table.regain(model)
         return decisions
 
     def metrics(self, now: float) -> FleetMetrics:

@@ -1,8 +1,8 @@
 """Who is where: sessions on replicas and in line, and who gets the room that becomes free.
 
 Room goes to sessions whose replica died, then to those who must move, then to the line; in the line nobody overtakes. A session
-is in one of four states: waiting, lost (in line too, its replica died), placed, and moving, when it holds two places. One that is
-lost and finds no room for its rate is placed all the same, where it yields: it has what the others there leave, until it is moved
+is in one of four states: waiting, lost (in line too, its replica died), placed, and moving, when it holds two places. One that
+comes back yields for a while: if need be it has what the others there leave, shared with all who came back, until it is moved
 to where there is room.
 """
 
@@ -42,7 +42,7 @@ class FleetSession:
     move_from: float = 0.0
     """It is not moved before."""
     yields: bool = False
-    """Whether its place has no room for its rate, and it has what the others there leave."""
+    """Whether it came back to its place, which need not have room for its rate."""
 
     @property
     def line_place(self) -> LinePlace:
@@ -102,6 +102,7 @@ class PlacementTable:
         """It has a place; it is no longer in line."""
         assert session.room is None, f"{session.asked.session_id} has a place already"
         session.restored = session.state == "lost"
+        session.yields = session.yields or session.restored
         if not session.restored:
             session.placed_at = now
         session.state, session.room = "placed", room
@@ -109,9 +110,7 @@ class PlacementTable:
         self.rooms[session.asked.model].refile(room)
         self._count(room, 1, now)
         self.counts["restored" if session.restored else "placed"] += 1
-        self.counts["yielded"] += session.yields
-        name = session.asked.session_id
-        return Place(session_id=name, replica_id=room.replica_id, restore=session.restored, yields=session.yields)
+        return Place(session_id=session.asked.session_id, replica_id=room.replica_id, restore=session.restored)
 
     def unplace(self, session: FleetSession, now: float) -> None:
         """All that it holds is free."""
@@ -158,7 +157,7 @@ class PlacementTable:
         if line:
             decisions += self._admit(model, now, lost=True)
         if home.crowded:
-            decisions += self.cool(model, now)
+            decisions += self.cool(home.crowded.values(), now)
         if home.leaving:
             decisions += self._move_off(home, now)
         if line:
@@ -167,16 +166,26 @@ class PlacementTable:
             decisions += _stops(home)
         return decisions
 
-    def cool(self, model: str, now: float) -> list[Decision]:
+    def regain(self, model: str) -> None:
+        """Who came back and has its own rate by now, where everybody has, counts like any other."""
+        home = self.rooms[model]
+        for room in [room for room in home.crowded.values() if not room.is_overfull(())]:
+            for session in [self.sessions[name] for name in room.yielding]:
+                session.yields = False
+                room.release(session.asked.session_id)
+                room.take(session.sized)
+            home.refile(room)
+
+    def cool(self, rooms: Iterable[ReplicaRoom], now: float) -> list[Decision]:
         """Move sessions away from replicas that have become too slow for what they promised: those that yield, the lightest,
         then the dearest first, until the others are kept."""
         decisions: list[Decision] = []
-        for room in [room for room in self.rooms[model] if room.suspect]:
+        for room in [room for room in rooms if room.suspect]:
             leaving = {name for name in room.held if self.sessions[name].room is room and self.sessions[name].target}
             for session in self._movable(room, now):
                 if not room.is_overfull(leaving):
                     break
-                target = self.rooms[model].choose(session.sized, but=room.replica_id)
+                target = self.rooms[session.asked.model].choose(session.sized, but=room.replica_id)
                 if target is not None:
                     decisions.append(self.start_move(session, target, "hot"))
                     leaving.add(session.asked.session_id)
@@ -197,9 +206,9 @@ class PlacementTable:
             if lost and session.state != "lost":
                 break
             room = self.choose(session)
-            if room is None and session.state == "lost" and session.asked.request.rate != "strict":
+            if room is None and session.state == "lost":
                 room = self.rooms[model].choose(self._yielding(session))
-                session.yields = room is not None
+                self.counts["yielded"] += room is not None
             if room is not None:
                 line.leave(session_id)
                 decisions.append(self.place(session, room, now))
@@ -233,7 +242,7 @@ class PlacementTable:
         return sorted(may, key=lambda each: (not each.yields, each.asked.request.weight, -room.share_of(each.sized)))
 
     def _yielding(self, session: FleetSession) -> SizedRequest:
-        """What it takes where there is no room for its rate."""
+        """What it takes after a death."""
         return self.rooms[session.asked.model].sized(replace(session.asked.request, yields=True))
 
     def _count(self, room: ReplicaRoom, change: int, now: float) -> None:

@@ -95,8 +95,6 @@ class Place:
     replica_id: str
     restore: bool = False
     """Whether it comes back from its last kept state: its replica died, or it did not arrive where it was moved to."""
-    yields: bool = False
-    """Whether there is no room for its rate: it has what the others there leave."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,4 +159,4 @@ class FleetMetrics:
     restored: int
     """Sessions that were given a new place after a death."""
     yielded: int
-    """Of them, at less than their rate for a while."""
+    """Of them, where there was no room for their rate."""

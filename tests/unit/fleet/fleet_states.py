@@ -84,7 +84,7 @@ class FleetStates(RuleBasedStateMachine):
         self.restored: set[str] = set()
         """Who had its place after a death."""
         self.yielding: set[str] = set()
-        """Who of them at less than its rate."""
+        """Who of them may have less than its rate."""
         self.follow(self.policy.scale(self.now), None)
         for _ in tuple(self.starting):
             order = self.starting.pop()
@@ -208,12 +208,18 @@ class FleetStates(RuleBasedStateMachine):
     def deploy(self, pool: str, version: str) -> None:
         line = self.line()
         self.follow(self.policy.deploy(pool, version, self.now), line)
+        self.regain()
 
     @rule(seconds=st.sampled_from([1.0, 10.0, 30.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
         line = self.line()
         self.follow(self.policy.scale(self.now), line)
+        self.regain()
+
+    def regain(self) -> None:
+        """Where everybody can have their rate, nobody yields any more."""
+        self.yielding = {session for session in self.yielding if not self.promises(self.at[session] or "")}
 
     # The second book
 
@@ -248,16 +254,16 @@ class FleetStates(RuleBasedStateMachine):
     def do(self, decision: Decision) -> None:
         if isinstance(decision, Place):
             assert decision.restore == (decision.session_id in self.lost) or decision.session_id in self.moving
-            if decision.yields:
-                self.check_yields(decision)
             if decision.session_id in self.moving:
                 self.yielding.discard(decision.session_id)
                 assert self.moving.pop(decision.session_id) == decision.replica_id, "it comes back where it was going"
             else:
                 assert self.at[decision.session_id] is None
                 assert decision.replica_id not in self.draining, "it takes nobody more"
+                if decision.restore:
+                    self.yielding.add(decision.session_id)
             self.at[decision.session_id] = decision.replica_id
-            assert self.promises(decision.replica_id, yielding=decision.yields)
+            assert self.promises(decision.replica_id, came_back=decision.restore)
         elif isinstance(decision, Move):
             assert self.at[decision.session_id] == decision.source != decision.target
             assert decision.session_id not in self.moving
@@ -280,38 +286,27 @@ class FleetStates(RuleBasedStateMachine):
     def fits_somewhere(self, session: str) -> bool:
         return self.asked[session].request.memory_bytes <= MEMORY
 
-    def check_yields(self, place: Place) -> None:
-        """Only who was lost, and takes less; and only where no replica has room for its rate."""
-        session = place.session_id
-        assert session in self.lost
-        assert self.asked[session].request.rate != "strict"
-        for state in self.policy.pools.values():
-            for name, room in state.rooms.items():
-                if room.is_open and state.pool.model == self.asked[session].model:
-                    self.at[session] = name
-                    assert not self.promises(name, rounding=-1e-9), f"{name} has room for {session}"
-        self.at[session] = None
-        self.yielding.add(session)
-
-    def promises(self, name: str, *, yielding: bool = False, rounding: float = 1e-9) -> bool:
+    def promises(self, name: str, *, came_back: bool = False) -> bool:
         """By the definition: each chunk's share of its playing time, and a chunk that has just begun, on top of each other.
-        Where `yielding`, those that yield count as a quarter of their rate, and everybody else whole."""
+        Where somebody `came_back`, those that yield count as a quarter of their rate, and everybody else whole."""
         replica = self.replicas[name]
         asked = [each.request for each in self.on(name)]
         if sum(request.memory_bytes for request in asked) > replica.room.memory_bytes:
             return False
         if len(asked) < 2:
             return True
-        slower = {each.session_id for each in asked if yielding and each.session_id in self.yielding}
-        paces = [each.pace.at(each.pace.fps / 4) if each.session_id in slower else each.pace for each in asked]
-        costs = [(replica.chunk_s[each.geometry], pace) for each, pace in zip(asked, paces, strict=True)]
+        slower = {each.session_id for each in asked if came_back and each.session_id in self.yielding}
+        rates = {each.session_id: 0.25 if each.session_id in slower and each.rate != "strict" else 1.0 for each in asked}
+        costs = [(replica.chunk_s[each.geometry], each.pace) for each in asked if each.session_id not in slower]
         shares = [seconds / min(pace.media_s, pace.window_s) for seconds, pace in costs]
-        held = sum(shares) <= SHARE + rounding
         for _, pace in costs:
             urgent = sum(share for share, (_, other) in zip(shares, costs, strict=True) if other.window_s <= pace.window_s)
             begun = max((seconds for seconds, other in costs if other.window_s > pace.window_s), default=0.0)
-            held = held and urgent + begun / pace.window_s <= 1 + rounding
-        return held
+            if urgent + begun / pace.window_s > 1 + 1e-9:
+                return False
+        paces = {each.session_id: each.pace.at(rates[each.session_id] * each.pace.fps) for each in asked}
+        windows = {name: min(pace.media_s, pace.window_s) for name, pace in paces.items()}
+        return sum(replica.chunk_s[each.geometry] / windows[each.session_id] for each in asked) <= SHARE + 1e-9
 
     @invariant()
     def everybody_is_somewhere(self) -> None:

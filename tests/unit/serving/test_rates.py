@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -21,8 +21,8 @@ from tests.unit.session_states import SessionStates
 SHARE = 0.98
 
 
-def promises(claims: list[Claim]) -> bool:
-    return utilisation(claims) <= SHARE and keep_time(claims)
+def promises(claims: Sequence[Claim], yielding: Sequence[Claim] = ()) -> bool:
+    return utilisation([*claims, *yielding]) <= SHARE and keep_time(claims)
 
 
 def bid(seconds: float, fps: float, kind: RateKind) -> Bid:
@@ -52,6 +52,20 @@ def test_those_who_let_the_server_choose_make_room_and_those_who_asked_do_not() 
     rates = kept_rates([auto, auto, asked], promises)
     assert rates[2] == 8.0
     assert rates[0] == rates[1] < 16.0
+
+
+def test_one_that_came_back_after_a_death_has_what_is_left_and_then_its_own_rate_before_others_have_more() -> None:
+    back = Bid(seconds=0.1, pace=Pace(fps=16, chunk_frames=12), wish=RateWish.of("asked", 16.0, yields=True))
+    asked, chosen = bid(0.1, 16, "asked"), bid(0.1, 16, "auto")
+    *others, last = kept_rates([*[asked] * 7, back], promises)
+    assert others == [16] * 7, "who was there keeps what was promised"
+    assert 4 <= last < 16
+    *_, auto, last = kept_rates([*[asked] * 6, chosen, back], promises)
+    assert last == 16, "who lets the server choose makes room first"
+    assert AUTO_LEAST_FPS <= auto < 16
+    *others, last = kept_rates([*[asked] * 8, back], promises)
+    assert max(others) < 16, "where even that is too much, everybody is slowed"
+    assert last == pytest.approx(others[0] / 4, rel=0.1)
 
 
 def test_a_rate_falls_at_once_and_rises_after_a_while() -> None:
