@@ -35,7 +35,7 @@ class TwoNodes:
         return str(self.cluster.address)
 
     def kill_node(self) -> None:
-        """Its replicas with it; another node comes in its place."""
+        """Its replicas with it; another node comes in its place, which takes seconds by itself."""
         self.cluster.remove_node(self.node, allow_graceful=False)
         self.node = self.cluster.add_node(wait=False, num_cpus=NODE_CPUS, object_store_memory=STORE_BYTES)
 
@@ -69,7 +69,12 @@ def move_one(fleet: Fleet) -> None:
 
 def kill_one(fleet: Fleet) -> None:
     """A replica that somebody is on."""
-    os.kill(random.choice(fleet.busy())["pid"], signal.SIGKILL)
+    doomed = random.choice(fleet.busy())
+    os.kill(doomed["pid"], signal.SIGKILL)
+    give_up = time.monotonic() + BACK_S
+    while doomed["id"] not in (event["replica_id"] for event in fleet.events("death")):
+        assert time.monotonic() < give_up, f"nobody noticed that {doomed['id']} died"
+        time.sleep(0.05)
 
 
 def kill_gateway(fleet: Fleet) -> None:

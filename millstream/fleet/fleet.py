@@ -147,6 +147,13 @@ class LiveFleet:
                 raise UnknownSession("there is no such session; it may have ended")
             await self._next_news()
 
+    async def moved_from(self, session_id: str, here: ReplicaLink) -> ReplicaLink | None:
+        """Where a session is now that was there a moment ago; None where it did not move."""
+        while session_id in self._moving:
+            await self._next_news()
+        now = self.link_of(session_id)
+        return None if now is here else now
+
     def link_of(self, session_id: str) -> ReplicaLink | None:
         replica_id = self.policy.place_of(session_id)
         return None if replica_id is None else self.links.get(replica_id)
