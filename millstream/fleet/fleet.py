@@ -336,6 +336,7 @@ class LiveFleet:
             self._failing[session_id] = str(error)
             if self.policy.place_of(session_id) == place.replica_id:  # if that died too, the policy knows
                 self._carry_out(self.policy.declined(session_id, time.monotonic()))
+            return  # who waits for it goes on waiting
         else:
             self._failing.pop(session_id, None)
             self._note("restored", place.replica_id, "", session_id, time.monotonic() - begun)
