@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from websockets import ConnectionClosed
 from websockets.sync.client import connect as open_socket
 
@@ -206,6 +208,23 @@ def attached(fleet: SmallFleet, replica_id: str, session: str) -> Iterator[Clien
         client.hear("hello")
         client.say({"type": "attach", "version": 1, "session": session, "formats": ["raw"], "follow": True})
         yield client
+
+
+def test_where_storage_is_full_people_are_told_once_and_steer_all_the_same(
+    fleet: SmallFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(*args: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with connect(fleet.url, format="raw") as client:
+        client.start(SEA)
+        client.next_chunk()
+        for name in ("put_file", "pipe_file"):
+            monkeypatch.setattr(LocalFileSystem, name, fill)
+        for words in ("a storm", "a calm"):
+            assert client.applied(client.steer(SetPrompt(prompt=words))).state == "applied"
+        assert sorted(digests(client, 3))
+        assert sum("full or gone" in note for note in client.notes) == 1
 
 
 def test_a_move_that_storage_fails_is_called_off_and_the_stream_goes_on(fleet: SmallFleet, tmp_path: Path) -> None:

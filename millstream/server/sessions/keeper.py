@@ -45,8 +45,8 @@ from millstream.session.timeline import TimelineState
 log = logging.getLogger(__name__)
 
 STORAGE_FAILS = (
-    "the storage that servers share is full or gone; the stream goes on. If its server dies meanwhile, it comes back as it was kept "
-    "last, without what was asked for since"
+    "the storage that servers share is full or gone; the stream goes on. If its server dies meanwhile, it comes back as it "
+    "was kept last, without what was asked for since"
 )
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 

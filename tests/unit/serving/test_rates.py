@@ -185,6 +185,26 @@ def test_two_share_a_device_and_the_one_who_stays_gets_it_back() -> None:
         assert rates(states, first)[-1] == 16.0
 
 
+def test_one_that_comes_back_to_a_full_device_plays_slower_until_there_is_room_and_nobody_else_does() -> None:
+    with server() as states:
+        states.engine.chunk_s = 0.3
+        warmed(states)
+        here = [states.open(64, 16.0, "asked", False, False, None, "run") for _ in range(2)]
+        with pytest.raises(Overloaded):
+            states.service.open(states.request("new", 64, 16.0, "asked"), lambda notice: None)
+        back = states.open(64, 16.0, "asked", False, False, None, "run", yields=True)
+        live = next(notice for notice in states.told[back] if isinstance(notice, Live))
+        assert 4 <= live.fps < 8
+        assert "until there is room for its own rate again" in live.note
+        play(states, 30.0)
+        assert [rates(states, name) for name in here] == [[16.0], [16.0]]
+        assert max(stalled_s(states, name) for name in here) <= 0.3, "as long as one chunk, at the most"
+        states.end(here[0])
+        play(states, 20.0)
+        assert rates(states, back)[-1] == 16.0
+        assert not states.table.entries[back].asked.yields
+
+
 def test_one_that_nobody_watches_makes_room_for_somebody_who_waits() -> None:
     with server() as states:
         states.engine.chunk_s = 2.0
