@@ -219,6 +219,6 @@ class FollowedConnection:
         for steer in list(self._unanswered.values()):
             await self.say(msgspec.structs.replace(steer, again=True))
         for question in list(self._questions):
-            await self._connection.say(question)
+            await self.say_text(msgspec.json.encode(question).decode())
         if self._is_ending:
             await self.say(End())
