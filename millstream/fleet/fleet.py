@@ -133,9 +133,21 @@ class LiveFleet:
                 return await self._wait(session_id, tell)
             if time.monotonic() > give_up:
                 request = await self._ask_any(link.FindKept(session_id=session_id, key=key))
-                return await self.place(FleetRequest(request=replace(request, session_id=session_id), key=key), tell)
-            await self._next_news()
+                self._come_back(FleetRequest(request=replace(request, session_id=session_id), key=key))
+            else:
+                await self._next_news()
         return here
+
+    def _come_back(self, asked: FleetRequest) -> None:
+        """A kept session that is nowhere has its place, or is in line. Raises `Overloaded`."""
+        if self.policy.knows(asked.session_id):  # somebody else asked for it meanwhile
+            return
+        self._keys[asked.session_id] = asked.key
+        decisions = self.policy.came_back(asked, time.monotonic())
+        self._carry_out(decisions)
+        for decision in decisions:
+            if isinstance(decision, Refused) and decision.session_id == asked.session_id:
+                self._seated(asked.session_id, decision)
 
     async def find_view(self, view_id: str) -> ReplicaLink:
         give_up = time.monotonic() + FIND_S

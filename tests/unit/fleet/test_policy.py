@@ -213,6 +213,17 @@ def test_those_who_come_back_share_what_is_free_down_to_a_quarter_of_their_rates
     assert policy.place_of("new") == "r2"
 
 
+def test_a_session_that_was_kept_and_that_nobody_knows_of_comes_back_as_from_a_death() -> None:
+    policy = a_fleet(1, seconds=0.1, placement="pack", keys={"team": Key(name="team", max_sessions=1)})
+    places(policy, *"abcdef")
+    places(policy, "waits")
+    assert policy.came_back(a_request("back", key="team"), 1.0) == [Place(session_id="back", replica_id="r0", restore=True)]
+    assert policy.knows("back")
+    (refused,) = policy.came_back(a_request("another", key="team"), 1.0)
+    assert isinstance(refused, Refused)
+    assert not policy.knows("another")
+
+
 def test_a_gateway_that_restarts_counts_who_yields_at_its_own_rate() -> None:
     policy = a_fleet(0)
     policy.replica_ready(a_replica("r0", seconds=0.1), 0.0, [a_request(name, yields=name == "g") for name in "abcdefg"])
