@@ -3,6 +3,7 @@
     python -m benchmarks.fleet                                    # small counts
     python -m benchmarks.fleet --moves 200 --kills 50 --node-kills 10 --gateway-kills 10 --people 20 --connects 1000
     python -m benchmarks.fleet --parts moves --moves 40           # results/fleet-moves.json
+    python -m benchmarks.fleet --moves 200 ... --resume           # the same again, after an interruption
     python -m benchmarks.fleet --trace trace.json                 # for benchmarks.fleet_sim; also --without-ray
 
 A Ray cluster of two nodes on this machine, `millstream fleet up` with three replicas of a tiny model. People stream through it,
@@ -23,12 +24,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks.fleets.doors import connects, first_pictures, refusals
 from benchmarks.fleets.harm import TwoNodes, deploy, kill_gateway, kill_one, move_one, two_nodes
 from benchmarks.fleets.people import Person, disturbed, quantile, told
 from benchmarks.fleets.running import KEEP, Fleet, fleet_of_processes, fleet_up
 from benchmarks.fleets.visits import record_trace
-from benchmarks.report import write_report
+from benchmarks.report import RESULTS, write_report
 from millstream.fleet.kuberay import PASSING_ON
 
 TWO_PLACES = 0.0067
@@ -48,7 +51,7 @@ def doors(fleet: Fleet, nodes: TwoNodes, options: argparse.Namespace) -> Found:
 
 def moves(fleet: Fleet, nodes: TwoNodes, options: argparse.Namespace) -> Found:
     people, before = people_of(options), time.time()
-    asyncio.run(disturbed(fleet, people, lambda: move_one(fleet), options.moves, 0.5))
+    asyncio.run(disturbed(fleet, people, lambda: move_one(fleet), options.moves, 0.5, wait=False))
     seconds = [event["seconds"] for event in fleet.events("move") if event["at"] > before]
     failed = sum(event["at"] > before for event in fleet.events("move failed"))
     spread = {"move_s_p50": quantile(seconds, 0.5), "move_s_p99": quantile(seconds, 0.99)}
@@ -57,7 +60,7 @@ def moves(fleet: Fleet, nodes: TwoNodes, options: argparse.Namespace) -> Found:
 
 def rolling_deploy(fleet: Fleet, nodes: TwoNodes, options: argparse.Namespace) -> Found:
     people, before = people_of(options), time.time()
-    asyncio.run(disturbed(fleet, people, lambda: deploy(fleet, f"of {before:.0f}"), 1, 1.0))
+    asyncio.run(disturbed(fleet, people, lambda: deploy(fleet, f"of {before:.0f}"), 1, 1.0, wait=False))
     moved, failed = ([event for event in fleet.events(kind) if event["at"] > before] for kind in ("move", "move failed"))
     return told(people) | {"moves": len(moved), "failed_moves_tried_again": len(failed)}
 
@@ -77,7 +80,16 @@ def gateway_kills(fleet: Fleet, nodes: TwoNodes, options: argparse.Namespace) ->
 def killed(fleet: Fleet, options: argparse.Namespace, kill: Callable[[], object], count: int) -> Found:
     people = people_of(options)
     back = asyncio.run(disturbed(fleet, people, kill, count, 1.0))
-    return told(people) | {"kills": count, "next_chunk_s_p50": quantile(back, 0.5), "next_chunk_s_p95": quantile(back, 0.95)}
+    everybody, hurt = [each.seconds for each in back], [each.seconds for each in back if each.was_hurt]
+    return told(people) | {
+        "kills": count,
+        "next_chunk_s_p50": quantile(everybody, 0.5),
+        "next_chunk_s_p95": quantile(everybody, 0.95),
+        "lost_their_server": len(hurt),
+        "recovery_s_p50": quantile(hurt, 0.5),
+        "recovery_s_p95": quantile(hurt, 0.95),
+        "recovery_s_max": max(hurt, default=None),
+    }
 
 
 PARTS: dict[str, Callable[[Fleet, TwoNodes, argparse.Namespace], Found]] = {
@@ -92,20 +104,28 @@ def people_of(options: argparse.Namespace) -> list[Person]:
 
 def measure(fleet: Fleet, nodes: TwoNodes, options: argparse.Namespace) -> None:
     """Written after each part: all of them take long."""
-    asked = {name: value for name, value in vars(options).items() if name not in TRACING}
+    asked = {name: value for name, value in vars(options).items() if name not in (*TRACING, "resume")}
     asked |= {"replicas": 3, "keep": KEEP, "serve": {name: os.environ.get(name) for name in PASSING_ON}}
     name = "fleet" if options.parts == list(PARTS) else f"fleet-{'-'.join(options.parts)}"
-    found: Found = {}
-    for part in options.parts:
+    found = measured_before(name, asked) if options.resume else {}
+    for part in [part for part in options.parts if part not in found]:
         begun = time.monotonic()
         fleet.wait()
         found[part] = PARTS[part](fleet, nodes, options) | {"load_average": os.getloadavg(), "took_s": time.monotonic() - begun}
         write_report(name, asked, found)
 
 
+def measured_before(name: str, asked: Found) -> Found:
+    """What a run with the same options has written."""
+    path = RESULTS / f"{name}.json"
+    report = msgspec.json.decode(path.read_bytes(), type=Found) if path.exists() else {}
+    return report["measured"] if report.get("configuration") == msgspec.to_builtins(asked) else {}
+
+
 def options_of() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="What is measured; all of it.")
+    parser.add_argument("--resume", action="store_true", help="Leave out what the same options have measured before.")
     parser.add_argument("--people", type=int, default=3)
     parser.add_argument("--moves", type=int, default=10)
     parser.add_argument("--kills", type=int, default=2)

@@ -21,6 +21,7 @@ HEAD_CPUS, NODE_CPUS = 1.0, 1.0
 PATIENT = {"RAY_raylet_start_wait_time_s": "120"}
 """Of Ray, on a machine that others use too."""
 STORE_BYTES = 80 * 2**20
+STARTS = 5
 
 
 @dataclass
@@ -35,9 +36,13 @@ class TwoNodes:
         return str(self.cluster.address)
 
     def kill_node(self) -> None:
-        """Its replicas with it; another node comes in its place."""
+        """Its replicas with it; another node comes in its place, which takes seconds by itself."""
         self.cluster.remove_node(self.node, allow_graceful=False)
-        self.node = self.cluster.add_node(wait=False, num_cpus=NODE_CPUS, object_store_memory=STORE_BYTES)
+        for _ in range(STARTS):
+            with suppress(Exception):  # Ray raises a bare one where a node takes long to start
+                self.node = self.cluster.add_node(wait=False, num_cpus=NODE_CPUS, object_store_memory=STORE_BYTES)
+                return
+        raise AssertionError(f"no node started in {STARTS} attempts")
 
 
 @contextmanager
@@ -69,7 +74,12 @@ def move_one(fleet: Fleet) -> None:
 
 def kill_one(fleet: Fleet) -> None:
     """A replica that somebody is on."""
-    os.kill(random.choice(fleet.busy())["pid"], signal.SIGKILL)
+    doomed = random.choice(fleet.busy())
+    os.kill(doomed["pid"], signal.SIGKILL)
+    give_up = time.monotonic() + BACK_S
+    while doomed["id"] not in (event["replica_id"] for event in fleet.events("death")):
+        assert time.monotonic() < give_up, f"nobody noticed that {doomed['id']} died"
+        time.sleep(0.05)
 
 
 def kill_gateway(fleet: Fleet) -> None:

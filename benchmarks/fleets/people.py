@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.fleets.running import Fleet
 from millstream.client.async_client import AsyncClient, connect_async
@@ -24,12 +24,15 @@ PROMPTS = ("a calm sea", "a storm", "a lighthouse", "a desert")
 STEER_EVERY = 5
 """Chunks."""
 BACK_S = 120.0
+LABEL = 8
+"""Letters of a session's id that a fleet shows."""
 
 
 @dataclass
 class Person:
     fps: float
     client: AsyncClient = field(init=False)
+    session: str = ""
     digests: dict[int, str] = field(default_factory=dict)
     arrivals: list[float] = field(default_factory=list)
     gaps: list[tuple[float, float]] = field(default_factory=list)
@@ -44,7 +47,7 @@ class Person:
     async def live(self, url: str, until: asyncio.Event) -> None:
         try:
             async with connect_async(url, format="raw") as self.client:
-                await self.client.start(Ask(prompt=PROMPTS[0], fps=self.fps, seed=7))
+                self.session = (await self.client.start(Ask(prompt=PROMPTS[0], fps=self.fps, seed=7))).session
                 steering = asyncio.ensure_future(self.steer())
                 while not until.is_set():
                     chunk = await self.client.next_chunk()
@@ -134,25 +137,49 @@ def quantile(values: list[float], share: float) -> float | None:
     return None if not ordered else ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
+class Back(NamedTuple):
+    """When somebody saw a new chunk again after something had happened."""
+
+    seconds: float
+    """Since it began; of one whose server died, to the first chunk that came after that."""
+    was_hurt: bool
+
+
 async def disturbed(
-    fleet: Fleet, people: list[Person], disturb: Callable[[], object], count: int, pause_s: float
-) -> list[float]:
-    """Live, and have something happen so many times; how long each took until everybody saw a new chunk again."""
-    until, back = asyncio.Event(), list[float]()
+    fleet: Fleet, people: list[Person], disturb: Callable[[], object], count: int, pause_s: float, *, wait: bool = True
+) -> list[Back]:
+    """Live, and have something happen so many times; when everybody was back, each time. Without `wait`, nobody is waited for
+    before it happens again."""
+    until, back = asyncio.Event(), list[Back]()
     living = [asyncio.ensure_future(person.live(fleet.url, until)) for person in people]
     while any(len(person.digests) < 3 and not person.failed for person in people):
         await asyncio.sleep(0.1)
     for _ in range(count):
         await asyncio.to_thread(fleet.wait)
-        seen, begun = [len(person.digests) for person in people], time.monotonic()
-        await asyncio.to_thread(disturb)
-        waiting = list(range(len(people)))
-        while waiting and time.monotonic() < begun + BACK_S:
-            await asyncio.sleep(0.02)
-            for number in [n for n in waiting if len(people[n].digests) > seen[n] or people[n].failed]:
-                waiting.remove(number)
-                back.append(time.monotonic() - begun)
+        if wait:
+            back += await _once(fleet, people, disturb)
+        else:
+            await asyncio.to_thread(disturb)
         await asyncio.sleep(pause_s)
     until.set()
     await asyncio.gather(*living)
+    return back
+
+
+async def _once(fleet: Fleet, people: list[Person], disturb: Callable[[], object]) -> list[Back]:
+    """People go on while it happens, which may take long by itself."""
+    before = {session["session"]: each["id"] for each in fleet.ready() for session in each["sessions"]}
+    begun, began_at = time.monotonic(), time.time()
+    await asyncio.to_thread(disturb)
+    give_up = time.monotonic() + BACK_S
+    await asyncio.to_thread(fleet.wait, 1)
+    deaths = {event["replica_id"]: begun + event["at"] - began_at for event in fleet.events("death") if event["at"] > began_at}
+    back = []
+    for person in [person for person in people if not person.failed]:
+        died_at = deaths.get(before.get(person.session[:LABEL], ""))
+        since = begun if died_at is None else died_at
+        while person.arrivals[-1] <= since and not person.failed and time.monotonic() < give_up:
+            await asyncio.sleep(0.02)
+        first = next((arrival for arrival in person.arrivals if arrival > since), time.monotonic())
+        back.append(Back(first - begun, died_at is not None))
     return back

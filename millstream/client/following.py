@@ -15,22 +15,47 @@ import msgspec
 
 from millstream.client.connection import Connection
 from millstream.client.reading import Heard, Pictures, read
-from millstream.core.client_messages import VERSION, AnyClientMessage, Attach, End, Opening, Restore, Start, Steer, View
+from millstream.core.client_messages import (
+    VERSION,
+    AnyClientMessage,
+    Attach,
+    End,
+    Fork,
+    Keep,
+    Opening,
+    Preview,
+    Record,
+    Restore,
+    Rewind,
+    Save,
+    Start,
+    Steer,
+    View,
+)
 from millstream.core.errors import ProtocolBroken
 from millstream.core.server_messages import (
+    BranchKept,
     EndedMessage,
     ErrorMessage,
+    Forked,
     Hello,
     LiveMessage,
     MovedMessage,
+    Previews,
     ReceiptMessage,
+    RecordingMessage,
     Rewound,
+    Saved,
 )
 
 BACKOFF_S = (0.05, 0.1, 0.25, 0.5, 1.0)
 PATIENCE_S = 60.0
 """For a session that was live to be live again."""
 MAX_UNANSWERED = 64
+ANSWERS = {Save: Saved, Fork: Forked, Rewind: Rewound, Keep: BranchKept, Record: RecordingMessage, Preview: Previews}
+"""What is asked without an id, and what answers it; or an error does."""
+REPEATED = (Steer, End, *ANSWERS)
+"""What is said again where it was not answered."""
 Open = Callable[[str, str, Opening], Awaitable[Connection]]
 """A connection to a server at an address, with a ticket, to say this first; without an address, to the first one."""
 
@@ -45,6 +70,8 @@ class FollowedConnection:
         self._dry_at = 0.0
         """When whoever plays all that came has played it, by `time.monotonic`."""
         self._unanswered: dict[str, Steer] = {}
+        self._questions: list[AnyClientMessage] = []
+        """Of `ANSWERS`, the first one first."""
         self._goes_directly = True
         self._dead_ends = 0
         """Addresses in a row that could not be reached."""
@@ -66,6 +93,8 @@ class FollowedConnection:
             return
         if isinstance(message, Steer) and message.control.id and len(self._unanswered) < MAX_UNANSWERED:
             self._unanswered[message.control.id] = message
+        elif type(message) in ANSWERS and len(self._questions) < MAX_UNANSWERED:
+            self._questions.append(message)
         self._is_ending = self._is_ending or isinstance(message, End)
         await self.say_text(msgspec.json.encode(message).decode())
 
@@ -101,6 +130,7 @@ class FollowedConnection:
         return not self._closed and self._hello is not None and self._hello.moves and self._opening is not None
 
     async def _is_about_the_way(self, heard: Heard) -> bool:
+        self._note_answer(heard)
         match heard:
             case Hello():
                 is_first, self._hello = self._hello is None, self._hello or heard
@@ -129,6 +159,13 @@ class FollowedConnection:
             case Rewound(from_chunk=chunk):
                 self._seen, self._dry_at = min(self._seen, chunk - 1), 0.0
         return False
+
+    def _note_answer(self, heard: Heard) -> None:
+        is_error = isinstance(heard, ErrorMessage) and not heard.control_id and self._lost_at is None
+        for number, question in enumerate(self._questions):
+            if is_error or isinstance(heard, ANSWERS[type(question)]):
+                del self._questions[number]
+                return
 
     async def _go(self, url: str, ticket: str) -> None:
         """Where it is told to; where that cannot be reached, back, to be served from there."""
@@ -181,5 +218,7 @@ class FollowedConnection:
     async def _say_again(self) -> None:
         for steer in list(self._unanswered.values()):
             await self.say(msgspec.structs.replace(steer, again=True))
+        for question in list(self._questions):
+            await self.say_text(msgspec.json.encode(question).decode())
         if self._is_ending:
             await self.say(End())

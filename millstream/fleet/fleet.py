@@ -133,9 +133,21 @@ class LiveFleet:
                 return await self._wait(session_id, tell)
             if time.monotonic() > give_up:
                 request = await self._ask_any(link.FindKept(session_id=session_id, key=key))
-                return await self.place(FleetRequest(request=replace(request, session_id=session_id), key=key), tell)
-            await self._next_news()
+                self._come_back(FleetRequest(request=replace(request, session_id=session_id), key=key))
+            else:
+                await self._next_news()
         return here
+
+    def _come_back(self, asked: FleetRequest) -> None:
+        """A kept session that is nowhere has its place, or is in line. Raises `Overloaded`."""
+        if self.policy.knows(asked.session_id):  # somebody else asked for it meanwhile
+            return
+        self._keys[asked.session_id] = asked.key
+        decisions = self.policy.came_back(asked, time.monotonic())
+        self._carry_out(decisions)
+        for decision in decisions:
+            if isinstance(decision, Refused) and decision.session_id == asked.session_id:
+                self._seated(asked.session_id, decision)
 
     async def find_view(self, view_id: str) -> ReplicaLink:
         give_up = time.monotonic() + FIND_S
@@ -146,6 +158,13 @@ class LiveFleet:
             if time.monotonic() > give_up:
                 raise UnknownSession("there is no such session; it may have ended")
             await self._next_news()
+
+    async def moved_from(self, session_id: str, here: ReplicaLink) -> ReplicaLink | None:
+        """Where a session is now that was there a moment ago; None where it did not move."""
+        while session_id in self._moving:
+            await self._next_news()
+        now = self.link_of(session_id)
+        return None if now is here else now
 
     def link_of(self, session_id: str) -> ReplicaLink | None:
         replica_id = self.policy.place_of(session_id)
@@ -319,7 +338,7 @@ class LiveFleet:
             if here is None:
                 raise ProtocolBroken("the replica has gone meanwhile")
             key = self._keys.get(session_id, "")
-            await here.order(link.TakeOver(session_id=session_id, key=key, patience_s=RESTORE_S))
+            await here.order(link.TakeOver(session_id=session_id, key=key, patience_s=RESTORE_S, yields=True))
         except UnknownSession as error:
             self._note("lost", place.replica_id, f": {error}", session_id)
             self._carry_out(self._left(session_id, time.monotonic()))
@@ -329,6 +348,7 @@ class LiveFleet:
             self._failing[session_id] = str(error)
             if self.policy.place_of(session_id) == place.replica_id:  # if that died too, the policy knows
                 self._carry_out(self.policy.declined(session_id, time.monotonic()))
+            return  # who waits for it goes on waiting
         else:
             self._failing.pop(session_id, None)
             self._note("restored", place.replica_id, "", session_id, time.monotonic() - begun)

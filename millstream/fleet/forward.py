@@ -58,8 +58,12 @@ class Forwarder:
             raise Overloaded("this address is not for clients")
         if path.startswith(f"{SESSIONS}/"):
             session_id = path.removeprefix(f"{SESSIONS}/").partition("/")[0]
-            here = await self._fleet.find(session_id, key.name, lambda queued: None)
-            return _passed_on(await self._send(request, here, here.ticket("", key.name), await _body(request)))
+            here, body = await self._fleet.find(session_id, key.name, lambda queued: None), await _body(request)
+            answer = await self._send(request, here, here.ticket("", key.name), body)
+            if answer.status_code == NOT_FOUND and (there := await self._fleet.moved_from(session_id, here)) is not None:
+                await answer.aclose()
+                answer = await self._send(request, there, there.ticket("", key.name), body)
+            return _passed_on(answer)
         if request.method == "POST" and OPENS.fullmatch(path):
             body, session_id = await _body(request), secrets.token_urlsafe(16)
             asked = await self._fleet.price(_ask(path, body), session_id, key=key.name)

@@ -98,6 +98,8 @@ class TakeOver(Order, frozen=True, kw_only=True, tag="take over"):
     session_id: str
     key: str
     patience_s: float
+    yields: bool = False
+    """Whether it may have less than its rate where others need theirs."""
 
 
 class Release(Order, frozen=True, kw_only=True, tag="release"):

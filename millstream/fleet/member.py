@@ -25,7 +25,6 @@ from millstream.fleet.membership import Membership
 from millstream.fleet.policy.types import FleetRequest
 from millstream.fleet.tickets import TicketGate, issue
 from millstream.server.access.auth import CLOSE_POLICY, Access, Pass, pass_of
-from millstream.server.access.keys import Key
 from millstream.server.protocol.conversation import hello
 from millstream.server.protocol.endpoints import ServerState, status_of
 from millstream.server.protocol.messages import encode
@@ -133,8 +132,8 @@ class _Link:
                 return self._hub.service.table.price(await returning.find_kept(self._hub, session_id, self._member.key(key)))
             case link.HandOverSession(session_id=session_id):
                 await self._hand_over(self._of(session_id))
-            case link.TakeOver(session_id=session_id, key=key, patience_s=patience_s):
-                await self._take_over(session_id, self._member.key(key), patience_s)
+            case link.TakeOver():
+                await self._take_over(order)
             case link.Release(session_id=session_id, url=url, replica_id=replica_id):
                 self._settle(session_id)
                 self._release(self._of(session_id), url, replica_id)
@@ -163,17 +162,18 @@ class _Link:
         if timer is not None:
             timer.cancel()
 
-    async def _take_over(self, session_id: str, key: Key, patience_s: float) -> None:
+    async def _take_over(self, order: link.TakeOver) -> None:
         """Whoever asks hears in time whether it is here: a session that comes later would be in two places."""
         try:
-            await asyncio.wait_for(self._live(session_id, key), patience_s)
+            await asyncio.wait_for(self._live(order), order.patience_s)
         except asyncio.TimeoutError:
-            if session_id in self._hub.live_sessions:
-                give_up(self._hub, self._hub.live_sessions[session_id])
+            if order.session_id in self._hub.live_sessions:
+                give_up(self._hub, self._hub.live_sessions[order.session_id])
             raise Overloaded("the session was not given its place in time") from None
 
-    async def _live(self, session_id: str, key: Key) -> None:
-        live_session = await returning.attach(self._hub, session_id, key)
+    async def _live(self, order: link.TakeOver) -> None:
+        key = self._member.key(order.key)
+        live_session = await returning.attach(self._hub, order.session_id, key, yields=order.yields)
         while not isinstance(live_session.state, Live):
             if live_session.ended:
                 raise Overloaded("the session was not given its place")

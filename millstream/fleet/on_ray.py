@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 
 NAMESPACE = "millstream"
 APP = "millstream"
+HEAD = "node:__internal_head__"
+"""What Ray calls the node that everything else depends on, and that Serve's proxy is on."""
 PLACED_WITHIN_S = 60.0
 """For Ray to find room for a replica; a cluster that grows by itself may take longer, and is asked again."""
 LAST_WORDS = 2000
@@ -372,7 +374,8 @@ def _gateway(config: FleetConfig, secret: bytes) -> Any:
                 return {"error": str(error)}
             return {}
 
-    settings = dict(num_replicas=1, max_ongoing_requests=100_000, ray_actor_options={"num_cpus": 0}, health_check_period_s=2)
+    on_head = {"num_cpus": 0, "resources": {HEAD: 0.001}}  # a node that dies does not take the gateway with it
+    settings = dict(num_replicas=1, max_ongoing_requests=100_000, ray_actor_options=on_head, health_check_period_s=2)
     settings |= dict(graceful_shutdown_timeout_s=5.0, logging_config=dict(enable_access_log=False))
     deployment: Any = serve.deployment(**settings)(serve.ingress()(Gateway))
     return deployment.bind(config, secret, access)

@@ -15,8 +15,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection, connect
 
 from millstream.client.connection import MAX_BYTES, Connection
-from millstream.client.following import FollowedConnection, Open
-from millstream.core.client_messages import End, Opening, Steer
+from millstream.client.following import REPEATED, FollowedConnection, Open
+from millstream.core.client_messages import AnyClientMessage, Opening
 from millstream.core.errors import MillstreamError, ProtocolBroken
 from millstream.core.server_messages import EndedMessage
 from millstream.fleet.replica_link import ReplicaLink
@@ -82,13 +82,13 @@ async def _up_native(websocket: WebSocket, upstream: FollowedConnection) -> None
         await (upstream.say_text(said) if read is None else upstream.say(read))
 
 
-def _to_repeat(said: str | bytes) -> Steer | End | None:
+def _to_repeat(said: str | bytes) -> AnyClientMessage | None:
     """What must be said again where it was not answered. What cannot be read, the replica says why."""
     if isinstance(said, bytes):
         return None
     with suppress(MillstreamError):
-        message = decode(said)
-        return message if isinstance(message, (Steer, End)) else None
+        message: AnyClientMessage = decode(said)
+        return message if isinstance(message, REPEATED) else None
     return None
 
 

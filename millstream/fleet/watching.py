@@ -79,6 +79,7 @@ class _Figures(Collector):
             ("moves", "Sessions that moved to another replica."),
             ("deaths", "Replicas that died."),
             ("restored", "Sessions that were given a new place after a death."),
+            ("yielded", "Of those, where there was no room for their rate."),
         ):
             yield CounterMetricFamily(f"millstream_fleet_{name}", means, value=getattr(metrics, name))
         for name, means in (

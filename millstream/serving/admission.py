@@ -15,7 +15,7 @@ Promises are only given here; `serving/scheduler.py` keeps them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millstream.serving.admission_types import (
     AdmissionConfig,
@@ -150,6 +150,12 @@ class Admission(Room):
         rates = kept_rates(bids, self.promises)
         return {request.session_id: fps for request, fps in zip(self._present, rates, strict=True)}
 
+    def regain(self, session_id: str) -> Request:
+        """It has had its own rate for a while: it need not yield any more."""
+        entry = self._entries[session_id]
+        entry.request = replace(entry.request, yields=False)
+        return entry.request
+
     def grant(self, session_id: str, fps: float) -> str:
         """From now on it plays at that; why."""
         entry = self._entries[session_id]
@@ -230,7 +236,8 @@ class Admission(Room):
         if fps < request.pace.fps:
             rather = "" if request.rate == "auto" else f" instead of {request.pace.fps:g}"
             beside = " beside other sessions" if len(self._present) > 1 else ""
-            return f"plays {fps:g} frames a second{rather}, which this device keeps{beside}: {took}"
+            until = ", until there is room for its own rate again" if request.yields else ""
+            return f"plays {fps:g} frames a second{rather}, which this device keeps{beside}{until}: {took}"
         share = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish()).at(fps).share
         made_for = f", the rate {request.geometry.model} was made for" if request.rate == "auto" else ""
         return f"plays {fps:g} frames a second{made_for}: takes {share:.2f} of the device, {took}"

@@ -46,6 +46,8 @@ class Request:
     may_wait: bool = True
     tree: str = ""
     """Of a branch and of what it was forked from: the name of the first. They share what one of them was promised."""
+    yields: bool = False
+    """Whether it came back after a death, and has had its own rate for no time yet: others keep theirs before it does."""
 
     @property
     def family(self) -> str:
@@ -53,7 +55,7 @@ class Request:
 
     def wish(self, branches: int = 1) -> RateWish:
         """As one of so many branches that have a place."""
-        return RateWish.of(self.rate, self.pace.fps, branches=branches)
+        return RateWish.of(self.rate, self.pace.fps, branches=branches, yields=self.yields)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

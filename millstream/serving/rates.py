@@ -1,7 +1,8 @@
 """Which frame rates sessions take, and which they get: as much as the device keeps for all of them, shared evenly.
 
 A session names the most it wants and the least down to which it makes room for others. Everybody has at least that, or was not
-let in. When a device turns out slower than it was when they were, those who are not strict are slowed alike below it.
+let in. One that came back after a death is let in for less, and goes below its least before anybody else does. When a device
+turns out slower than it was when they were let in, those who are not strict are slowed alike below it.
 
 Arithmetic without state: `serving/admission.py` says what can be promised, `serving/session_table.py` asks after every chunk.
 """
@@ -18,6 +19,9 @@ from millstream.session.pacing import Pace, RateKind
 
 AUTO_LEAST_FPS = 4.0
 """A rate that is chosen here goes no lower to make room for somebody else."""
+YIELDS_TO = 0.25
+"""The share of its least rate down to which one that came back after a death makes room for others: chunks play four times as
+long, which is slow and not yet a standstill."""
 HALVINGS = 12
 """Of the interval in which a rate is looked for: to a four-thousandth of it."""
 WORTHWHILE = 0.04
@@ -32,17 +36,24 @@ class RateWish:
     least: float
     strict: bool = False
     """Whether it would rather be late than slower than its least."""
+    yields: bool = False
+    """Whether it goes below its least before others do."""
 
     def __post_init__(self) -> None:
         assert 0 < self.least <= self.most, f"from {self.least} to {self.most} frames a second"
 
     @staticmethod
-    def of(kind: RateKind, fps: float, *, branches: int = 1) -> RateWish:
-        """One of several branches makes room for the others: all together have what one had."""
+    def of(kind: RateKind, fps: float, *, branches: int = 1, yields: bool = False) -> RateWish:
+        """One of several branches makes room for the others: all together have what one had. A strict one never yields."""
         if kind == "strict":
             return RateWish(most=fps, least=fps, strict=True)
         least = min(AUTO_LEAST_FPS, fps) if kind == "auto" else fps
-        return RateWish(most=fps, least=max(MIN_FPS, least / branches))
+        return RateWish(most=fps, least=max(MIN_FPS, least / branches), yields=yields)
+
+    def yielded(self, share: float) -> float:
+        """Its rate where those that yield have this share of what they may lose; the least of any other."""
+        lost = (1 - YIELDS_TO) * (1 - share) if self.yields else 0.0
+        return max(MIN_FPS, (1 - lost) * self.least)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,20 +71,34 @@ class Bid:
     def at_least(self) -> Claim:
         return self.at(self.wish.least)
 
+    def yielded(self) -> Claim:
+        """With which it is let in beside others, if it yields."""
+        return self.at(self.wish.yielded(0.0))
 
-def kept_rates(bids: Sequence[Bid], promises: Callable[[Sequence[Claim]], bool]) -> list[float]:
+
+Promises = Callable[[Sequence[Claim], Sequence[Claim]], bool]
+"""Whether the first can all be kept, beside others that yield."""
+
+
+def kept_rates(bids: Sequence[Bid], promises: Promises) -> list[float]:
     """A rate for each, the highest that can be promised to all. Strict ones have theirs, whether it can be or not."""
 
     def within(room: float) -> list[float]:
         return [bid.wish.least + room * (bid.wish.most - bid.wish.least) for bid in bids]
 
+    def yielded(share: float) -> list[float]:
+        return [bid.wish.yielded(share) for bid in bids]
+
     def below(share: float) -> list[float]:
-        return [bid.wish.least if bid.wish.strict else max(MIN_FPS, share * bid.wish.least) for bid in bids]
+        return [bid.wish.least if bid.wish.strict else max(MIN_FPS, share * bid.wish.yielded(0.0)) for bid in bids]
 
     def held(rates: Sequence[float]) -> bool:
-        return promises([bid.at(fps) for bid, fps in zip(bids, rates, strict=True)])
+        whole, yielding = (
+            [bid.at(fps) for bid, fps in zip(bids, rates, strict=True) if bid.wish.yields == yields] for yields in (False, True)
+        )
+        return promises(whole, yielding)
 
-    for choose in (within, below):
+    for choose in (within, yielded, below):
         share = _largest(lambda share, choose=choose: held(choose(share)))  # type: ignore[misc]
         if share is not None:
             return [readable(fps, bid.wish) for bid, fps in zip(bids, choose(share), strict=True)]

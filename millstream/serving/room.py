@@ -27,6 +27,8 @@ class Need(NamedTuple):
 
     least: Claim | None
     """At its least frame rate; None where nothing is measured."""
+    yielded: Claim | None
+    """The same if it yields, with as little as it then takes."""
     too_long: bool
     """Whether a chunk of it takes longer than any may."""
 
@@ -46,8 +48,8 @@ class Room:
             self.longest_chunk_s = max(self.longest_chunk_s, GUESS * estimate.seconds)
 
     def fits(self, request: Request, others: Sequence[Request], needs: Mapping[str, Need] | None = None) -> bool:
-        """Whether everybody's least frame rate and bytes can be promised with this session beside the others. `needs` are
-        theirs, where somebody asks for many at once."""
+        """Whether everybody's least frame rate and bytes can be promised with this session beside the others; if it yields,
+        those of everybody who does not. `needs` are theirs, where somebody asks for many at once."""
         if request.memory_bytes > self.config.memory_bytes - bytes_of(others):
             return False
         needs = self.needs([*others, request]) if needs is None else needs
@@ -58,6 +60,10 @@ class Room:
         has_strangers = any(other.family != request.family for other in others)
         if not has_strangers and not (known and request.wish().strict):
             return True
+        if known and request.yields:
+            whole = [needs[each.session_id].least for each in others if not each.yields]
+            yielding = [needs[each.session_id].yielded for each in (*others, request) if each.yields]
+            return self.promises([claim for claim in whole if claim], [claim for claim in yielding if claim])
         return known and self.promises(claims)
 
     def needs(self, requests: Iterable[Request]) -> dict[str, Need]:
@@ -69,13 +75,14 @@ class Room:
     def need(self, request: Request, branches: int = 1) -> Need:
         estimate = self.times.estimate(request.geometry)
         if estimate is None:
-            return Need(None, False)
+            return Need(None, None, False)
         bid = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish(branches))
         guess = 1 if estimate.scaled_from is None else GUESS
-        return Need(bid.at_least(), estimate.seconds > self.longest_chunk_s * guess)
+        return Need(bid.at_least(), bid.yielded(), estimate.seconds > self.longest_chunk_s * guess)
 
-    def promises(self, claims: Sequence[Claim]) -> bool:
-        return utilisation(claims) <= self.config.share and keep_time(claims)
+    def promises(self, claims: Sequence[Claim], yielding: Sequence[Claim] = ()) -> bool:
+        """Beside those that yield, for whom a chunk of theirs may once come as much later as one of those takes."""
+        return utilisation([*claims, *yielding]) <= self.config.share and keep_time(claims)
 
     def obstacle(self, request: Request, others: Sequence[Request]) -> Obstacle | None:
         """Why this session cannot run beside the others; None if it can."""

@@ -57,6 +57,8 @@ class OpenRequest:
     """Whose it is: it shares what it holds with nobody else's."""
     tree: str = ""
     """Of a branch: the first session that it was forked from."""
+    yields: bool = False
+    """Whether it comes back after a death to where there may be no room for its rate."""
     feed: LiveFeed | None = None
     source: str = ""
     """What fills that, where it is not its owner."""

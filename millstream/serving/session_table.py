@@ -25,7 +25,7 @@ from millstream.serving.chunk_times import Geometry
 from millstream.serving.hand_over import HandOver
 from millstream.serving.heap import trim_heap
 from millstream.serving.notices import Applied, Ended, Live, Pictured, Rated, Tell, Waiting
-from millstream.serving.rates import next_rate
+from millstream.serving.rates import RISE_AFTER_S, next_rate
 from millstream.serving.scheduler import Scheduler
 from millstream.serving.session_entry import Has, OpenRequest, SessionEntry, batch_key, geometry
 from millstream.serving.turns import Halt
@@ -75,6 +75,7 @@ class SessionTable:
             max_life_s=request.max_life_s,
             may_wait=request.may_wait,
             tree=request.tree,
+            yields=request.yields,
         )
 
     def ask(self, request: OpenRequest, tell: Tell) -> Answer:
@@ -247,6 +248,8 @@ class SessionTable:
             if fps != entry.fps:
                 entry.fps, entry.fps_since = fps, now
                 entry.tell(Rated(note=self.admission.grant(name, fps), fps=fps))
+            if entry.asked.yields and fps >= entry.asked.wish().least and now - entry.fps_since >= RISE_AFTER_S:
+                entry.asked = self.admission.regain(name)
             if entry.session is not None:
                 self.scheduler.set_pace(name, self._pace(entry))
 

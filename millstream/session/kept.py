@@ -68,7 +68,7 @@ class LoggedControl(msgspec.Struct, frozen=True, kw_only=True):
 def welcome(timeline: TimelineState, *, has_log: bool = False) -> str:
     """To the people of a session that is back. What came after it was kept, nobody knows, unless its controls were logged."""
     if has_log:
-        return f"the session goes on elsewhere from chunk {timeline.chunk_index}, with every control that has a receipt"
+        return f"the session goes on elsewhere from chunk {timeline.chunk_index}, with every control that has a receipt here"
     return (
         f"the session goes on at chunk {timeline.chunk_index}, where it was last kept: "
         "what was shown after that is lost, and so is every control that has no receipt here"

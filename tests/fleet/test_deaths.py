@@ -35,6 +35,7 @@ def test_the_session_of_a_killed_replica_goes_on_elsewhere_to_the_same_bits(tmp_
                 doomed.kill(name)
                 seen |= digests(client, 7)
                 assert client.applied(storm).chunk_index == 8
+                assert any("goes on elsewhere from chunk" in note for note in client.notes), client.notes
                 assert fleet.place_of(live.session) == "tiny-b"
         finally:
             doomed.close()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from websockets import ConnectionClosed
 from websockets.sync.client import connect as open_socket
 
@@ -17,6 +23,7 @@ from millstream.client.sync_client import connect
 from millstream.core.client_messages import Ask
 from millstream.core.controls import SetPrompt
 from millstream.core.errors import UnknownSession
+from millstream.fleet import member, replica_link
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.shared_files import SharedFiles
 from tests.fleet.playing import SmallFleet, digests, small_fleet
@@ -85,6 +92,44 @@ def test_a_session_that_moves_gets_no_further_ahead_of_its_viewer(fleet: SmallFl
             assert dry_at - time.monotonic() <= live.config["lead_s"] + 0.5, f"chunk {number} came before its time"
             if number == 1:
                 move(fleet, live.session)
+
+
+def test_what_is_asked_of_a_session_while_it_moves_is_done_where_it_goes(
+    fleet: SmallFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_link, "PLACE_S", 60.0)
+    monkeypatch.setattr(member, "HELD_S", 60.0)
+    arrives = threading.Event()
+    with connect(fleet.url, format="raw") as client, ThreadPoolExecutor(3) as pool:
+        live = client.start(SEA)
+        client.next_chunk()
+        home = fleet.place_of(live.session)
+        for name in fleet.running.ready:
+            monkeypatch.setattr(fleet.servers[name].hub.keeper, "find", slow(fleet.servers[name].hub.keeper.find, arrives))
+        try:
+            pool.submit(move, fleet, live.session)
+            wait_until(lambda: fleet.servers[home].hub.live_sessions[live.session].is_leaving, "it is about to leave")
+            saving = pool.submit(client.save)
+            forking = pool.submit(httpx2.post, f"{fleet.url}/v1/sessions/{live.session}/forks", json={}, timeout=60)
+            assert not wait((saving, forking), timeout=0.3).done, "they wait for the move"
+        finally:
+            arrives.set()
+        assert saving.result(60).snapshot
+        assert forking.result(60).status_code == 201, forking.result().text
+        place = fleet.place_of(live.session)
+        assert place != home
+        assert forking.result().json()["session"] in fleet.servers[place].hub.live_sessions
+        assert sorted(digests(client, 2)) == [1, 2], "and nothing is twice or missing"
+
+
+def slow(find: Any, arrives: threading.Event) -> Any:
+    """A storage that is read only then."""
+
+    async def wait_and_find(*args: Any) -> Any:
+        await asyncio.to_thread(arrives.wait, 60)
+        return await find(*args)
+
+    return wait_and_find
 
 
 def move(fleet: SmallFleet, session: str) -> None:
@@ -163,6 +208,23 @@ def attached(fleet: SmallFleet, replica_id: str, session: str) -> Iterator[Clien
         client.hear("hello")
         client.say({"type": "attach", "version": 1, "session": session, "formats": ["raw"], "follow": True})
         yield client
+
+
+def test_where_storage_is_full_people_are_told_once_and_steer_all_the_same(
+    fleet: SmallFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(*args: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with connect(fleet.url, format="raw") as client:
+        client.start(SEA)
+        client.next_chunk()
+        for name in ("put_file", "pipe_file"):
+            monkeypatch.setattr(LocalFileSystem, name, fill)
+        for words in ("a storm", "a calm"):
+            assert client.applied(client.steer(SetPrompt(prompt=words))).state == "applied"
+        assert sorted(digests(client, 3))
+        assert sum("full or gone" in note for note in client.notes) == 1
 
 
 def test_a_move_that_storage_fails_is_called_off_and_the_stream_goes_on(fleet: SmallFleet, tmp_path: Path) -> None:

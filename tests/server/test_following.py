@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from millstream.client.following import FollowedConnection
-from millstream.core.client_messages import VERSION, AnyClientMessage, End, Opening, Start, Steer
+from millstream.core.client_messages import VERSION, AnyClientMessage, End, Fork, Opening, Record, Save, Start, Steer
 from millstream.core.controls import SetPrompt
-from millstream.core.server_messages import ChunkHeader, LiveMessage, MovedMessage, ServerMessage
+from millstream.core.server_messages import ChunkHeader, LiveMessage, MovedMessage, Saved, ServerMessage
 from millstream.server.access.limits import ClientLimits
 from millstream.server.protocol.conversation import hello
 from millstream.server.protocol.messages import encode, with_header
@@ -61,7 +61,7 @@ def test_who_follows_a_session_says_what_it_has_and_says_again_what_was_not_answ
     async def play() -> None:
         hub = fake_hub(FakeService())
         greeting = hello(replace(hub.card, moves=True), ClientLimits())
-        here = FakeLine(greeting, LIVE, CHUNK, MovedMessage(url="there", ticket="t"))
+        here = FakeLine(greeting, LIVE, CHUNK, Saved(snapshot="s", bytes=1), MovedMessage(url="there", ticket="t"))
         there = FakeLine(greeting, LIVE)
 
         async def open_at(url: str, ticket: str, opening: Opening) -> Any:
@@ -75,9 +75,14 @@ def test_who_follows_a_session_says_what_it_has_and_says_again_what_was_not_answ
         await followed.hear()
         await followed.hear()
         await followed.say(Steer(control=SetPrompt(prompt="a storm", id="mine")))
+        await followed.say(Save())
+        await followed.say(Record(on=True))
+        await followed.hear()  # the answer to the save
+        await followed.say(Fork(at_chunk=3))
         await followed.say(End())
         await followed.hear()
-        attach, steer, stop = there.told
+        attach, steer, record, fork, stop = there.told
+        assert (record, fork) == ({"type": "record", "on": True}, {"type": "fork", "at_chunk": 3}), "not the save"
         assert (attach["type"], attach["seen"]) == ("attach", 4)
         assert attach["ahead_s"] == pytest.approx(6.0, abs=1.0), "twelve frames, two a second"
         assert (steer["control"]["id"], steer["again"]) == ("mine", True)

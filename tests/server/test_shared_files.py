@@ -48,9 +48,19 @@ def test_storage_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(refused.value)
 
 
-def test_storage_that_has_gone_is_told_by_whoever_writes(tmp_path: Path) -> None:
-    shared = SharedFiles.at(str(tmp_path / "disk"))
-    (tmp_path / "disk").rename(tmp_path / "unplugged")
-    (tmp_path / "disk").write_bytes(b"")
-    with pytest.raises(NotKept, match="full or gone"):
+@pytest.mark.parametrize("instead", ["nothing", "a file"])
+def test_storage_that_has_gone_is_told_by_whoever_comes_and_is_found_where_it_comes_back(tmp_path: Path, instead: str) -> None:
+    shared, disk = SharedFiles.at(str(tmp_path / "disk")).under("keys/alice"), tmp_path / "disk"
+    shared.write("sessions/a.bin", b"state")
+    disk.rename(tmp_path / "unplugged")
+    if instead == "a file":
+        disk.write_bytes(b"")
+    with pytest.raises(NotKept, match="gone"):
         shared.write("controls/a/1.json", b"1")
+    with pytest.raises(NotKept, match="gone"):
+        shared.fetch("sessions/a.bin", tmp_path / "fetched")
+    with pytest.raises(NotKept, match="gone"):
+        shared.read_all("controls/a")
+    disk.unlink(missing_ok=True)
+    (tmp_path / "unplugged").rename(disk)
+    assert shared.fetch("sessions/a.bin", tmp_path / "fetched")

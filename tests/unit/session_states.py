@@ -94,6 +94,7 @@ class SessionStates(RuleBasedStateMachine):
         is_saved=st.booleans(),
         life_s=st.sampled_from([None, None, 5.0]),
         unattended=st.sampled_from(["run", "pause"]),
+        yields=st.booleans(),
     )
     def open(
         self,
@@ -105,9 +106,10 @@ class SessionStates(RuleBasedStateMachine):
         life_s: float | None,
         unattended: str,
         idle_s: float = IDLE_S,
+        yields: bool = False,
     ) -> str:
         name = f"session-{len(self.told)}-of-somebody"
-        request = self.request(name, side, fps, kind, may_wait, is_saved, life_s, unattended, idle_s)
+        request = self.request(name, side, fps, kind, may_wait, is_saved, life_s, unattended, idle_s, yields)
         told = self.told[name] = list[Notice]()
         self.viewers[name] = 0
         try:
@@ -131,6 +133,7 @@ class SessionStates(RuleBasedStateMachine):
         life_s: float | None = None,
         unattended: str = "run",
         idle_s: float = IDLE_S,
+        yields: bool = False,
     ) -> OpenRequest:
         config, prompts = self.config(side, fps), (WeightedPrompt("sea"),)
         start = (lambda: lambda engine: engine.session(prompts, config=config, session_id=name)) if is_saved else None
@@ -144,6 +147,7 @@ class SessionStates(RuleBasedStateMachine):
             idle_s=idle_s,
             unattended=unattended,  # type: ignore[arg-type]
             start=start,
+            yields=yields,
         )
 
     def _hear(self, name: str, told: list[Notice]) -> Callable[[Notice], None]:

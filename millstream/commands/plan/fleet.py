@@ -124,6 +124,7 @@ def record(outcome: FleetOutcome) -> dict[str, float]:
         "most replicas at a time": outcome.most_replicas,
         "replicas that died": metrics.deaths,
         "sessions restored": metrics.restored,
+        "restored where there was no room for their rate": metrics.yielded,
         "moves": metrics.moves,
         "chunks late": outcome.misses,
         "chunks late, of a million": 1e6 * (1 - outcome.continuity),

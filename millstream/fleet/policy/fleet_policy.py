@@ -78,6 +78,22 @@ class FleetPolicy:
         table.line_up(session, lost=False)
         return self._queued(asked.session_id, before)
 
+    def came_back(self, asked: FleetRequest, now: float) -> list[Decision]:
+        """Somebody wants one again that was kept and is nowhere: its replica died, and so did the gateway that knew of it."""
+        table = self._table
+        assert asked.session_id not in table.sessions, f"{asked.session_id} is known"
+        why = self._why_never(asked) or self._why_over_quota(asked)
+        if why is not None:
+            return [table.refuse(asked, why)]
+        session = table.session(asked, now)
+        table.add(session)
+        table.line_up(session, lost=True)
+        return table.settle(asked.model, now)
+
+    def knows(self, session_id: str) -> bool:
+        """Whether it is anywhere, or in line."""
+        return session_id in self._table.sessions
+
     def left(self, session_id: str, now: float) -> list[Decision]:
         """A session has ended, wherever it was, in line, moving or lost. Who comes in instead."""
         session = self._table.sessions.get(session_id)
@@ -269,8 +285,9 @@ class FleetPolicy:
                 self._homes[room.replica_id].refile(room)
             decisions += starts
         for model in self._table.rooms:
-            decisions += self._table.cool(model, now)
+            decisions += self._table.cool(self._table.rooms[model], now)
             decisions += self._table.settle(model, now)
+            self._table.regain(model)
         return decisions
 
     def metrics(self, now: float) -> FleetMetrics:
@@ -282,6 +299,7 @@ class FleetPolicy:
             moves=counts["moves"],
             deaths=counts["deaths"],
             restored=counts["restored"],
+            yielded=counts["yielded"],
         )
 
     def _pool_metrics(self, name: str, state: PoolState, now: float) -> PoolMetrics:

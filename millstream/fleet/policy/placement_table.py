@@ -1,14 +1,16 @@
 """Who is where: sessions on replicas and in line, and who gets the room that becomes free.
 
 Room goes to sessions whose replica died, then to those who must move, then to the line; in the line nobody overtakes. A session
-is in one of four states: waiting, lost (in line too, its replica died), placed, and moving, when it holds two places.
+is in one of four states: waiting, lost (in line too, its replica died), placed, and moving, when it holds two places. One that
+comes back yields for a while: if need be it has what the others there leave, shared with all who came back, until it is moved
+to where there is room.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
@@ -39,6 +41,8 @@ class FleetSession:
     """Whether it had its place after a death: declined, it is lost again."""
     move_from: float = 0.0
     """It is not moved before."""
+    yields: bool = False
+    """Whether it came back to its place, which need not have room for its rate."""
 
     @property
     def line_place(self) -> LinePlace:
@@ -66,7 +70,9 @@ class PlacementTable:
         return sum(map(len, self.lines.values()))
 
     def session(self, asked: FleetRequest, since: float) -> FleetSession:
-        return FleetSession(asked, self.rooms[asked.model].sized(asked.request), since)
+        """At its own rate, also where it is found with less."""
+        whole = replace(asked, request=replace(asked.request, yields=False))
+        return FleetSession(whole, self.rooms[asked.model].sized(whole.request), since, yields=asked.request.yields)
 
     def add(self, session: FleetSession) -> None:
         self.sessions[session.asked.session_id] = session
@@ -96,10 +102,11 @@ class PlacementTable:
         """It has a place; it is no longer in line."""
         assert session.room is None, f"{session.asked.session_id} has a place already"
         session.restored = session.state == "lost"
+        session.yields = session.yields or session.restored
         if not session.restored:
             session.placed_at = now
         session.state, session.room = "placed", room
-        room.take(session.sized)
+        room.take(self._yielding(session) if session.yields else session.sized)
         self.rooms[session.asked.model].refile(room)
         self._count(room, 1, now)
         self.counts["restored" if session.restored else "placed"] += 1
@@ -112,7 +119,7 @@ class PlacementTable:
             self.stay(session, now)
         self._release(session.room, session)
         self._count(session.room, -1, now)
-        session.room = None
+        session.room, session.yields = None, False
 
     def line_up(self, session: FleetSession, *, lost: bool) -> None:
         session.state = "lost" if lost else "waiting"
@@ -135,7 +142,7 @@ class PlacementTable:
         target.arriving.discard(session.asked.session_id)
         self._count(source, -1, now)
         self._count(target, 1, now)
-        session.state, session.room, session.target = "placed", target, None
+        session.state, session.room, session.target, session.yields = "placed", target, None, False
 
     def stay(self, session: FleetSession, now: float) -> None:
         """It does not move after all."""
@@ -149,6 +156,8 @@ class PlacementTable:
         decisions: list[Decision] = []
         if line:
             decisions += self._admit(model, now, lost=True)
+        if home.crowded:
+            decisions += self.cool(home.crowded.values(), now)
         if home.leaving:
             decisions += self._move_off(home, now)
         if line:
@@ -157,16 +166,26 @@ class PlacementTable:
             decisions += _stops(home)
         return decisions
 
-    def cool(self, model: str, now: float) -> list[Decision]:
-        """Move sessions away from replicas that have become too slow for what they promised: the lightest, then the dearest
-        first, until the others are kept."""
+    def regain(self, model: str) -> None:
+        """Who came back and has its own rate by now, where everybody has, counts like any other."""
+        home = self.rooms[model]
+        for room in [room for room in home.crowded.values() if not room.is_overfull(())]:
+            for session in [self.sessions[name] for name in room.yielding]:
+                session.yields = False
+                room.release(session.asked.session_id)
+                room.take(session.sized)
+            home.refile(room)
+
+    def cool(self, rooms: Iterable[ReplicaRoom], now: float) -> list[Decision]:
+        """Move sessions away from replicas that have become too slow for what they promised: those that yield, the lightest,
+        then the dearest first, until the others are kept."""
         decisions: list[Decision] = []
-        for room in [room for room in self.rooms[model] if room.suspect]:
+        for room in [room for room in rooms if room.suspect]:
             leaving = {name for name in room.held if self.sessions[name].room is room and self.sessions[name].target}
             for session in self._movable(room, now):
                 if not room.is_overfull(leaving):
                     break
-                target = self.rooms[model].choose(session.sized, but=room.replica_id)
+                target = self.rooms[session.asked.model].choose(session.sized, but=room.replica_id)
                 if target is not None:
                     decisions.append(self.start_move(session, target, "hot"))
                     leaving.add(session.asked.session_id)
@@ -187,6 +206,9 @@ class PlacementTable:
             if lost and session.state != "lost":
                 break
             room = self.choose(session)
+            if room is None and session.state == "lost":
+                room = self.rooms[model].choose(self._yielding(session))
+                self.counts["yielded"] += room is not None
             if room is not None:
                 line.leave(session_id)
                 decisions.append(self.place(session, room, now))
@@ -217,7 +239,11 @@ class PlacementTable:
         may = [
             session for session in sessions if session.room is room and session.state == "placed" and now >= session.move_from
         ]
-        return sorted(may, key=lambda session: (session.asked.request.weight, -room.share_of(session.sized)))
+        return sorted(may, key=lambda each: (not each.yields, each.asked.request.weight, -room.share_of(each.sized)))
+
+    def _yielding(self, session: FleetSession) -> SizedRequest:
+        """What it takes after a death."""
+        return self.rooms[session.asked.model].sized(replace(session.asked.request, yields=True))
 
     def _count(self, room: ReplicaRoom, change: int, now: float) -> None:
         self.by_pool[room.replica.pool] += change

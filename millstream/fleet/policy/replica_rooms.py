@@ -41,6 +41,8 @@ class ReplicaRoom(Room):
         """Who is there, comes there or has not left yet."""
         self.arriving: set[str] = set()
         """Who of them still is on the replica that it comes from."""
+        self.yielding: set[str] = set()
+        """Who of them has what the others leave, for there was no room for its rate."""
         self.share, self.num_bytes = 0.0, 0
         """That they need, of the device's time at the least."""
         self.draining: MoveReason | None = None
@@ -78,6 +80,9 @@ class ReplicaRoom(Room):
         self.held[sized.session_id] = sized
         if arriving:
             self.arriving.add(sized.session_id)
+        if sized.request.yields:
+            self.yielding.add(sized.session_id)
+            self.suspect = True
         self._kinds[sized.kind] += 1
         self.share += self.share_of(sized)
         self.num_bytes += sized.request.memory_bytes
@@ -85,6 +90,7 @@ class ReplicaRoom(Room):
     def release(self, session_id: str) -> None:
         sized = self.held.pop(session_id)
         self.arriving.discard(session_id)
+        self.yielding.discard(session_id)
         self.num_bytes -= sized.request.memory_bytes
         self._kinds[sized.kind] -= 1
         if not self._kinds[sized.kind]:
@@ -134,6 +140,8 @@ class ReplicaIndex:
         self.by_id: dict[str, ReplicaRoom] = {}
         self.leaving: dict[str, ReplicaRoom] = {}
         """Those that drain."""
+        self.crowded: dict[str, ReplicaRoom] = {}
+        """Those where somebody yields."""
         self._order: list[tuple[float, str]] = []
         """Open ones: how full, and which."""
         self._filed: dict[str, float] = {}
@@ -150,7 +158,8 @@ class ReplicaIndex:
         return iter(self.by_id.values())
 
     def sized(self, request: Request) -> SizedRequest:
-        return SizedRequest(request, self._number((request.geometry, request.pace, request.rate, request.memory_bytes)))
+        kind = (request.geometry, request.pace, request.rate, request.memory_bytes, request.yields)
+        return SizedRequest(request, self._number(kind))
 
     def _number(self, thing: Hashable) -> int:
         if thing not in self._numbers:
@@ -170,6 +179,7 @@ class ReplicaIndex:
         self._profiles.pop(replica_id, None)
         self._unfile(replica_id)
         self.leaving.pop(replica_id, None)
+        self.crowded.pop(replica_id, None)
         return room
 
     def refile(self, room: ReplicaRoom, *, heard: bool = False) -> None:
@@ -182,6 +192,9 @@ class ReplicaIndex:
             self._profiles[name] = self._number((room.config, tuple(room.replica.chunk_s.items())))
         self._unfile(name)
         self.leaving.pop(name, None)
+        self.crowded.pop(name, None)
+        if room.yielding:
+            self.crowded[name] = room
         if room.draining is not None:
             self.leaving[name] = room
         elif room.is_open:
@@ -198,13 +211,15 @@ class ReplicaIndex:
         return self._known(sized).ever
 
     def choose(self, sized: SizedRequest, *, but: str | None = None) -> ReplicaRoom | None:
-        """The best that has room, not `but`. Of equals in version and recorded graphs, the fullest, or the emptiest."""
+        """The best that has room, not `but`. Of equals in version and recorded graphs, the fullest, or the emptiest; for one
+        that yields the emptiest, where it loses least."""
         best: ReplicaRoom | None = None
-        facts, geometry = self._known(sized), sized.request.geometry
+        facts, geometry, yields = self._known(sized), sized.request.geometry, sized.request.yields
         # Beyond `end` it is too full for anybody of this kind; an empty one refuses nobody for being slow.
         end = max(bisect_left(self._order, (facts.most - facts.least + ROUNDING, "")), bisect_left(self._order, (ROUNDING, "")))
+        end = len(self._order) if yields else end
         best_rank = (2, 2)
-        for number in range(end) if self.placement == "spread" else range(end - 1, -1, -1):
+        for number in range(end) if yields or self.placement == "spread" else range(end - 1, -1, -1):
             name = self._order[number][1]
             room = self.by_id[name]
             rank = (int(room.outdated), int(facts.recorded and geometry not in room.replica.recorded))

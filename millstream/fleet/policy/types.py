@@ -158,3 +158,5 @@ class FleetMetrics:
     deaths: int
     restored: int
     """Sessions that were given a new place after a death."""
+    yielded: int
+    """Of them, where there was no room for their rate."""

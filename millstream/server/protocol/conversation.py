@@ -167,9 +167,18 @@ class Conversation:
         return decode(text)
 
     async def _answer(self, message: AnyClientMessage) -> None:
+        """What is asked of a session that moves, its client asks again there."""
+        if isinstance(message, Ping):
+            self._outbox.put(Pong(t=message.t))
+        elif self._live_session is None:
+            await self._do(message)
+        else:
+            async with self._live_session.answering() as stays:
+                if stays:
+                    await self._do(message)
+
+    async def _do(self, message: AnyClientMessage) -> None:
         match message:
-            case Ping(t=t):
-                self._outbox.put(Pong(t=t))
             case Start():
                 self._start(message)
             case Attach(session=session, formats=formats):
@@ -192,8 +201,7 @@ class Conversation:
                 self._client.previews.spend("previews")
                 self._hub.spawn(self._preview(live_session, message))  # whatever is said meanwhile does not wait for it
             case End():
-                if not await self._own().has_left():  # where it goes it is said again
-                    self._hub.service.end(self._own().session_id)
+                self._hub.service.end(self._own().session_id)
             case Record(on=on):
                 await self._record(self._own(), on)
             case Save():
@@ -228,8 +236,6 @@ class Conversation:
         self._controls.spend("controls")
         live_session = self._own()
         self._limits.check_id(control.id)
-        if await live_session.has_left():
-            return
         known = live_session.known_receipt(control.id) if again else None
         self._outbox.put(known or await self._hub.control(live_session, control, at_chunk))
 

@@ -7,7 +7,8 @@ route of its own: `rest.py` and `webrtc.py` beside it, `server/health.py` and Sc
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from millstream.core.errors import MillstreamError
+from millstream.core.errors import MillstreamError, UnknownSession
 from millstream.core.server_messages import ErrorAnswer, ErrorBody
 from millstream.server.access.auth import pass_of
 from millstream.server.access.budgets import ClientAccount, Clients
@@ -110,12 +111,26 @@ class Endpoint:
     async def handle(self, request: Request) -> Response:
         server: ServerState = request.app.state.server.asked_by(request)
         try:
-            answer = await self.does(server, request.path_params, await self._read(request, server.limits))
+            body = await self._read(request, server.limits)
+            async with self._asked_of_session(server, request.path_params):
+                answer = await self.does(server, request.path_params, body)
         except MillstreamError as error:
             return json_response(self.explain(error), status_of(error)[1])
         if isinstance(answer, Response):
             return answer
         return Response(status_code=self.status) if answer is None else json_response(answer, self.status)
+
+    @asynccontextmanager
+    async def _asked_of_session(self, server: ServerState, words: Mapping[str, str]) -> AsyncIterator[None]:
+        """A session that is about to move does nothing more here."""
+        live_session = server.hub.live_sessions.get(words.get("session", ""))
+        if live_session is None or self.method == "GET":
+            yield
+            return
+        async with live_session.answering() as stays:
+            if not stays:
+                raise UnknownSession("the session has moved; say it again")
+            yield
 
     async def _read(self, request: Request, limits: ClientLimits) -> Any:
         if self.reads_itself:

@@ -17,7 +17,6 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from millstream.core.client_messages import MAX_CHUNK, Ask, ProtocolError
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
-from millstream.core.errors import UnknownSession
 from millstream.core.server_messages import Defaults
 from millstream.server.protocol.bodies import first_bytes, limited
 from millstream.server.protocol.endpoints import Endpoint, ServerState
@@ -151,10 +150,7 @@ async def end_session(server: ServerState, words: Mapping[str, str], body: None)
 
 async def control_session(server: ServerState, words: Mapping[str, str], body: ControlAsk) -> Receipt:
     server.limits.check_id(body.control.id)
-    live_session = server.session(words)
-    if await live_session.has_left():
-        raise UnknownSession("the session has moved; say it again")
-    return await server.hub.control(live_session, body.control, body.at_chunk)
+    return await server.hub.control(server.session(words), body.control, body.at_chunk)
 
 
 async def list_receipts(server: ServerState, words: Mapping[str, str], body: None) -> ReceiptList:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millstream.core.errors import MillstreamError
+from millstream.core.errors import MillstreamError, NotAllowed
 from millstream.core.server_messages import MovedMessage
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession
 from millstream.server.sessions.viewers import Viewer
+
+ANSWERED_S = 5.0
+"""For what was asked of a session to have its answer, before it moves."""
 
 
 async def hand_over(hub: SessionHub, live_session: LiveSession) -> None:
@@ -19,6 +22,8 @@ async def hand_over(hub: SessionHub, live_session: LiveSession) -> None:
     assert hub.keeper is not None, "what is not kept cannot be handed over"
     live_session.prepare_to_leave()
     try:
+        if not await live_session.answered(ANSWERED_S) or live_session.tape is not None:
+            raise NotAllowed("it is being recorded, or makes what was asked of it")
         hub.service.hold(live_session.session_id)
         await hub.keeper.hand_over(live_session)
     except MillstreamError:

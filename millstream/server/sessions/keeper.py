@@ -44,6 +44,10 @@ from millstream.session.timeline import TimelineState
 
 log = logging.getLogger(__name__)
 
+STORAGE_FAILS = (
+    "the storage that servers share is full or gone; the stream goes on. If its server dies meanwhile, it comes back as it "
+    "was kept last, without what was asked for since"
+)
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
@@ -162,8 +166,9 @@ class Keeper:
         try:
             await self._loop.run_in_executor(self._log_pool, shared.write, place, line)
         except NotKept as error:
-            log.error("its controls are not kept: %s", error, extra={"session": label(held.session_id)})
-            self._tell_once(held, DISK_FAILS)
+            level = logging.DEBUG if held.was_told else logging.ERROR
+            log.log(level, "its controls are not kept: %s", error, extra={"session": label(held.session_id)})
+            self._tell_once(held, STORAGE_FAILS)
 
     async def hand_over(self, live_session: LiveSession) -> None:
         """Its state as it is, where another server finds it. The session stands still and nobody steers it."""
@@ -268,7 +273,7 @@ class Keeper:
         except NotKept as error:
             level = logging.DEBUG if held.was_told else logging.ERROR  # a full disk is not filled with this
             log.log(level, "its state is not kept: %s", error, extra={"session": label(held.session_id)})
-            self._tell_once(held, DISK_FAILS)
+            self._tell_once(held, DISK_FAILS if self._store(held).shared is None else STORAGE_FAILS)
             if must:
                 raise
             return

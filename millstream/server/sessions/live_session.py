@@ -125,6 +125,8 @@ class LiveSession:
         self._words: tuple[tuple[WeightedPrompt, ...], tuple[str, ...]] = ((), ())
         self._logging: set[asyncio.Future[None]] = set()
         """What has to be kept before the next chunk is shown."""
+        self._answering: set[asyncio.Future[None]] = set()
+        """What is asked of it and has no answer yet."""
         self._leaving: asyncio.Future[bool] | None = None
         """Of one that moves to another server: whether it has."""
         self._moved: Callable[[Viewer], MovedMessage | None] | None = None
@@ -226,6 +228,24 @@ class LiveSession:
     async def has_left(self) -> bool:
         """Whether it has moved; waits while that is open. Who hears `moved` says again what was not answered."""
         return self._leaving is not None and await asyncio.shield(self._leaving)
+
+    @asynccontextmanager
+    async def answering(self) -> AsyncIterator[bool]:
+        """Something is asked of it: whether it stays to answer, which it does before it moves."""
+        if await self.has_left():
+            yield False
+            return
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._answering.add(done)
+        try:
+            yield True
+        finally:
+            self._answering.discard(done)
+            done.set_result(None)
+
+    async def answered(self, patience_s: float) -> bool:
+        """Whether all that was asked of it has its answer, within so long."""
+        return not self._answering or not (await asyncio.wait(self._answering, timeout=patience_s))[1]
 
     @asynccontextmanager
     async def before_next(self) -> AsyncIterator[None]:

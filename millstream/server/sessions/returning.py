@@ -31,14 +31,16 @@ async def restore(hub: SessionHub, snapshot_name: str, *, client: str = "", key:
     return hub.opened(_going_on(hub, saved, session_id, key, rate="auto", weight=key.weight), client, key)
 
 
-async def attach(hub: SessionHub, session_id: str, key: Key = NAMELESS, *, client: str = "", has: Has = NOTHING) -> LiveSession:
+async def attach(
+    hub: SessionHub, session_id: str, key: Key = NAMELESS, *, client: str = "", has: Has = NOTHING, yields: bool = False
+) -> LiveSession:
     """A session by the name that steers it: one that is here, or one that was kept, which goes on under its old names and
-    makes up for the chunks that its client `has`."""
+    makes up for the chunks that its client `has`. If it `yields`, at less than its rate where others need theirs."""
     async with hub.returning.setdefault(session_id, asyncio.Lock()):  # its state is fetched once, however many come
         if session_id not in hub.live_sessions and hub.keeper is not None:
             back = await hub.keeper.find(session_id, key)
             pinned = await hub.archive_of(key).pin(back.saved, owner=client)
-            return _brought_back(hub, replace(back, saved=pinned), client, key, has)
+            return _brought_back(hub, replace(back, saved=pinned), client, key, has, yields)
     found = hub.find(session_id, key)
     hub.service.catch_up(session_id, has)
     return found
@@ -52,13 +54,14 @@ async def find_kept(hub: SessionHub, session_id: str, key: Key = NAMELESS) -> Op
     return _going_on(hub, back.saved, session_id, key, rate=back.kept.rate, weight=back.kept.weight, lead_s=back.kept.lead_s)
 
 
-def _brought_back(hub: SessionHub, back: Returned, client: str, key: Key, has: Has) -> LiveSession:
+def _brought_back(hub: SessionHub, back: Returned, client: str, key: Key, has: Has, yields: bool) -> LiveSession:
     kept = back.kept
     terms = dict(rate=kept.rate, weight=kept.weight, lead_s=kept.lead_s, unattended=kept.unattended, source=kept.source)
     request = _going_on(hub, back.saved, kept.session_id, key, late=back.late, **terms)
     may_wait = not hub.card.moves  # a fleet has one line for all its servers
     try:
-        return hub.opened(replace(request, media_s=kept.media_s, has=has, may_wait=may_wait), client, key, back)
+        request = replace(request, media_s=kept.media_s, has=has, may_wait=may_wait, yields=yields)
+        return hub.opened(request, client, key, back)
     except MillstreamError:
         hub.archive_of(key).store.remove("snapshots", back.saved.path.stem)
         raise

@@ -1,6 +1,7 @@
 """What several servers share, so that a session outlives any of them: a folder that all of them see, or an address of fsspec's.
 
-A file is there whole or not at all. Knows no sessions; `file_store.py` and `keeper.py` beside it say what lies here.
+A file is there whole or not at all. A folder that has gone is not made anew: another server would not see it, and whatever was
+mounted there may come back. Knows no sessions; `file_store.py` and `keeper.py` beside it say what lies here.
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ class SharedFiles:
     files: Any
     """A file system of fsspec's."""
     root: str
+    home: str
+    """Of all of it; `root` is that, or a folder in it."""
 
     @classmethod
     def at(cls, address: str) -> SharedFiles:
         """Raises where nothing can be written there."""
         try:
             files, root = fsspec.core.url_to_fs(address)
-            shared = cls(files, root.rstrip("/"))
+            root = root.rstrip("/")
+            shared = cls(files, root, root)
+            files.makedirs(root, exist_ok=True)
             shared.write("tried", b"x" * 4096)
             shared.remove("tried")
         except (OSError, ValueError, ImportError, NotKept) as error:
@@ -38,7 +43,7 @@ class SharedFiles:
         return shared
 
     def under(self, folder: str) -> SharedFiles:
-        return SharedFiles(self.files, f"{self.root}/{folder}")
+        return SharedFiles(self.files, f"{self.root}/{folder}", self.home)
 
     def put(self, source: Path, place: str) -> None:
         with self._whole(place) as draft:
@@ -54,6 +59,7 @@ class SharedFiles:
         try:
             self.files.get_file(f"{self.root}/{place}", str(draft))
         except FileNotFoundError:
+            self._check_there(place)
             return False
         except OSError as error:
             raise NotKept(f"cannot read {place}: {error}; the storage that servers share is gone") from None
@@ -65,6 +71,7 @@ class SharedFiles:
         try:
             found = {path.rpartition("/")[2]: data for path, data in self.files.cat(f"{self.root}/{folder}/*").items()}
         except FileNotFoundError:
+            self._check_there(folder)
             return {}
         except OSError as error:
             raise NotKept(f"cannot read {folder}: {error}; the storage that servers share is gone") from None
@@ -80,11 +87,19 @@ class SharedFiles:
         with suppress(OSError):
             self.files.rm(f"{self.root}/{place}", recursive=True)
 
+    @property
+    def _is_folder(self) -> bool:
+        return "file" in self.files.protocol
+
+    def _check_there(self, place: str) -> None:
+        if self._is_folder and not Path(self.home).is_dir():
+            raise NotKept(f"cannot reach {place}: {self.home} is not there; the storage that servers share is gone")
+
     @contextmanager
     def _whole(self, place: str) -> Iterator[str]:
         """Where to write: a folder shows what is half written, so there it gets its name last."""
-        target = f"{self.root}/{place}"
-        is_folder = "file" in self.files.protocol
+        self._check_there(place)
+        target, is_folder = f"{self.root}/{place}", self._is_folder
         draft = f"{target}.{secrets.token_hex(4)}.draft" if is_folder else target
         try:
             self.files.makedirs(target.rpartition("/")[0], exist_ok=True)

@@ -11,6 +11,7 @@
 import { readPacket } from "./packet.js";
 
 export const VERSION = 1;
+const ANSWERS = { save: "saved", fork: "forked", rewind: "rewound", keep: "kept", record: "recording", preview: "previews" };
 const BACKOFF_S = [0.5, 1, 2, 4, 8, 15];
 const PING_EVERY_S = 5;
 const AT_ONCE_S = 0.05; // where others can take a session over, the first address knows at once where it is
@@ -34,6 +35,7 @@ export class Connection extends EventTarget {
   #seen = -1;
   #dryAt = 0; // when all that came is played, by performance.now()
   #unanswered = new Map(); // controls, by id: said again elsewhere
+  #questions = []; // so are these
   #isEnding = false; // so is this
 
   constructor(url, key = "") {
@@ -67,6 +69,7 @@ export class Connection extends EventTarget {
   begin(opening) {
     this.#opening = { version: VERSION, ...opening };
     this.#wasLive = this.#isEnding = false;
+    this.#questions = [];
     this.#seen = -1;
     if (this.#greeted) this.#sayOpening();
     else if (this.#socket === null) this.connect();
@@ -75,6 +78,7 @@ export class Connection extends EventTarget {
   /** False when there is no line to send it on. */
   send(message) {
     if (message.type === "control" && message.control.id) this.#unanswered.set(message.control.id, message);
+    if (message.type in ANSWERS) this.#questions.push(message);
     this.#isEnding ||= message.type === "stop";
     if (this.#socket?.readyState !== WebSocket.OPEN) return false;
     this.#socket.send(JSON.stringify(message));
@@ -111,6 +115,9 @@ export class Connection extends EventTarget {
 
   /** What a message means for the line itself. */
   #follow(message) {
+    const isRefusal = message.type === "error" && !message.control_id && this.#live;
+    const answered = this.#questions.findIndex(({ type }) => isRefusal || ANSWERS[type] === message.type);
+    if (answered >= 0) this.#questions.splice(answered, 1);
     switch (message.type) {
       case "hello":
         this.#greeted = true;
@@ -133,6 +140,7 @@ export class Connection extends EventTarget {
         this.#live = true;
         this.#losses = 0;
         if (this.#wasLive) for (const control of this.#unanswered.values()) this.send({ ...control, again: true });
+        if (this.#wasLive) for (const question of this.#questions.splice(0)) this.send(question);
         if (this.#wasLive && this.#isEnding) this.send({ type: "stop" });
         this.#wasLive = true;
         if (this.#opening.type !== "view") {

@@ -56,6 +56,7 @@ PERSON = st.fixed_dictionaries(
         weight=st.sampled_from([0.5, 0.1]),
         memory_bytes=st.sampled_from([1, 1, 2, 3, MEMORY, MEMORY + 1]),
         may_wait=st.sampled_from([True, True, False]),
+        rate=st.sampled_from(["asked", "asked", "strict"]),
     ),
 )
 
@@ -82,6 +83,8 @@ class FleetStates(RuleBasedStateMachine):
         self.lost: set[str] = set()
         self.restored: set[str] = set()
         """Who had its place after a death."""
+        self.yielding: set[str] = set()
+        """Who of them may have less than its rate."""
         self.follow(self.policy.scale(self.now), None)
         for _ in tuple(self.starting):
             order = self.starting.pop()
@@ -147,6 +150,7 @@ class FleetStates(RuleBasedStateMachine):
             elif place == name and session not in self.moving:
                 self.at[session] = None
                 self.lost.add(session)
+                self.yielding.discard(session)
         self.follow(self.policy.replica_gone(name, self.now), line)
 
     @precondition(lambda self: self.replicas)
@@ -165,11 +169,13 @@ class FleetStates(RuleBasedStateMachine):
         line, target = self.line(), self.moving.pop(session)
         if ends == "well":
             self.at[session] = target
+            self.yielding.discard(session)
             self.follow(self.policy.moved(session, self.now), line)
             return
         if ends == "lost":
             self.at[session] = None
             self.lost.add(session)
+            self.yielding.discard(session)
         self.follow(self.policy.move_failed(session, self.now, lost=ends == "lost"), line)
 
     @precondition(lambda self: len(self.replicas) > 2)
@@ -193,6 +199,7 @@ class FleetStates(RuleBasedStateMachine):
         here = sorted(session for session, place in self.at.items() if place and session not in self.moving)
         session = data.draw(st.sampled_from(here))
         self.at[session] = None
+        self.yielding.discard(session)
         if session in self.restored:
             self.lost.add(session)
         self.follow(self.policy.declined(session, self.now), None)
@@ -201,12 +208,18 @@ class FleetStates(RuleBasedStateMachine):
     def deploy(self, pool: str, version: str) -> None:
         line = self.line()
         self.follow(self.policy.deploy(pool, version, self.now), line)
+        self.regain()
 
     @rule(seconds=st.sampled_from([1.0, 10.0, 30.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
         line = self.line()
         self.follow(self.policy.scale(self.now), line)
+        self.regain()
+
+    def regain(self) -> None:
+        """Where everybody can have their rate, nobody yields any more."""
+        self.yielding = {session for session in self.yielding if not self.promises(self.at[session] or "")}
 
     # The second book
 
@@ -214,6 +227,7 @@ class FleetStates(RuleBasedStateMachine):
         del self.asked[session], self.at[session]
         self.moving.pop(session, None)
         self.lost.discard(session)
+        self.yielding.discard(session)
 
     def line(self) -> dict[str, list[str]]:
         """Who stands where now, by model."""
@@ -241,18 +255,21 @@ class FleetStates(RuleBasedStateMachine):
         if isinstance(decision, Place):
             assert decision.restore == (decision.session_id in self.lost) or decision.session_id in self.moving
             if decision.session_id in self.moving:
+                self.yielding.discard(decision.session_id)
                 assert self.moving.pop(decision.session_id) == decision.replica_id, "it comes back where it was going"
             else:
                 assert self.at[decision.session_id] is None
                 assert decision.replica_id not in self.draining, "it takes nobody more"
+                if decision.restore:
+                    self.yielding.add(decision.session_id)
             self.at[decision.session_id] = decision.replica_id
-            self.check_promise(decision.replica_id)
+            assert self.promises(decision.replica_id, came_back=decision.restore)
         elif isinstance(decision, Move):
             assert self.at[decision.session_id] == decision.source != decision.target
             assert decision.session_id not in self.moving
             assert decision.target not in self.draining
             self.moving[decision.session_id] = decision.target
-            self.check_promise(decision.target)
+            assert self.promises(decision.target)
         elif isinstance(decision, StartReplica):
             self.starting.append(decision)
         elif isinstance(decision, StopReplica):
@@ -269,19 +286,27 @@ class FleetStates(RuleBasedStateMachine):
     def fits_somewhere(self, session: str) -> bool:
         return self.asked[session].request.memory_bytes <= MEMORY
 
-    def check_promise(self, name: str) -> None:
-        """By the definition: each chunk's share of its playing time, and a chunk that has just begun, on top of each other."""
+    def promises(self, name: str, *, came_back: bool = False) -> bool:
+        """By the definition: each chunk's share of its playing time, and a chunk that has just begun, on top of each other.
+        Where somebody `came_back`, those that yield count as a quarter of their rate, and everybody else whole."""
         replica = self.replicas[name]
-        requests = [each.request for each in self.on(name)]
-        assert sum(request.memory_bytes for request in requests) <= replica.room.memory_bytes
-        if len(requests) > 1:
-            costs = [(replica.chunk_s[each.geometry], each.pace) for each in requests]
-            shares = [seconds / min(pace.media_s, pace.window_s) for seconds, pace in costs]
-            assert sum(shares) <= SHARE + 1e-9
-            for _, pace in costs:
-                urgent = sum(share for share, (_, other) in zip(shares, costs, strict=True) if other.window_s <= pace.window_s)
-                begun = max((seconds for seconds, other in costs if other.window_s > pace.window_s), default=0.0)
-                assert urgent + begun / pace.window_s <= 1 + 1e-9
+        asked = [each.request for each in self.on(name)]
+        if sum(request.memory_bytes for request in asked) > replica.room.memory_bytes:
+            return False
+        if len(asked) < 2:
+            return True
+        slower = {each.session_id for each in asked if came_back and each.session_id in self.yielding}
+        rates = {each.session_id: 0.25 if each.session_id in slower and each.rate != "strict" else 1.0 for each in asked}
+        costs = [(replica.chunk_s[each.geometry], each.pace) for each in asked if each.session_id not in slower]
+        shares = [seconds / min(pace.media_s, pace.window_s) for seconds, pace in costs]
+        for _, pace in costs:
+            urgent = sum(share for share, (_, other) in zip(shares, costs, strict=True) if other.window_s <= pace.window_s)
+            begun = max((seconds for seconds, other in costs if other.window_s > pace.window_s), default=0.0)
+            if urgent + begun / pace.window_s > 1 + 1e-9:
+                return False
+        paces = {each.session_id: each.pace.at(rates[each.session_id] * each.pace.fps) for each in asked}
+        windows = {name: min(pace.media_s, pace.window_s) for name, pace in paces.items()}
+        return sum(replica.chunk_s[each.geometry] / windows[each.session_id] for each in asked) <= SHARE + 1e-9
 
     @invariant()
     def everybody_is_somewhere(self) -> None:

@@ -168,11 +168,67 @@ def test_who_has_nowhere_to_go_stays_until_there_is_room_and_goes_before_the_lin
 def test_sessions_of_a_dead_replica_are_restored_before_anybody_else() -> None:
     policy = a_fleet(2)
     assert places(policy, "a", "b", "c", "waits-1", "waits-2") == ["r1", "r1", "r0", "r0", None]
-    assert policy.replica_gone("r1", 5.0) == []
-    assert [each.session_id for each in policy.waiting(5.0)] == ["a", "b", "waits-2"]
-    assert policy.left("c", 6.0) == [Place(session_id="a", replica_id="r0", restore=True)]
+    assert policy.replica_gone("r1", 5.0) == [Place(session_id="a", replica_id="r0", restore=True)], "at a quarter of its rate"
+    assert [each.session_id for each in policy.waiting(5.0)] == ["b", "waits-2"]
+    assert policy.left("c", 6.0) == [Place(session_id="b", replica_id="r0", restore=True)]
     ready = policy.replica_ready(a_replica("r2"), 7.0)
-    assert [(each.session_id, each.restore) for each in of_kind(ready, Place)] == [("b", True), ("waits-2", False)]
+    assert [each.session_id for each in ready if isinstance(each, Place | Move)] == ["a", "waits-2"], "one yields no more"
+
+
+def test_who_comes_back_and_finds_no_room_for_its_rate_yields_until_there_is() -> None:
+    policy = a_fleet(seconds=0.1, placement="pack")  # of which six fit
+    assert places(policy, *"abcdefg") == ["r1"] * 6 + ["r0"]
+    (back,) = of_kind(policy.replica_gone("r0", 1.0), Place)
+    assert back == Place(session_id="g", replica_id="r1", restore=True)
+    assert isinstance(policy.ask(a_request("new"), 1.0), Queued), "nobody new comes where somebody yields"
+    (move, place) = policy.replica_ready(a_replica("r2", seconds=0.1), 2.0)
+    assert isinstance(move, Move)
+    assert (move.session_id, move.target) == ("g", "r2"), "it is moved to the room that there is, before the line"
+    assert isinstance(place, Place)
+    assert place.session_id == "new"
+    policy.moved("g", 3.0)
+    assert (policy.metrics(3.0).restored, policy.metrics(3.0).yielded) == (1, 1)
+    assert of_kind(policy.scale(30.0), Move) == [], "there it has its own rate"
+
+
+def test_those_who_come_back_share_what_is_free_down_to_a_quarter_of_their_rates_and_a_strict_one_has_its_own() -> None:
+    policy = a_fleet(3, seconds=0.12, placement="pack")  # five fit on each, of 0.16
+    small = dict(memory_bytes=0)
+    assert places(policy, *"abcde", **small) == ["r2"] * 5
+    assert places(policy, *"fghij", **small) == ["r1"] * 5
+    assert places(policy, "strict", rate="strict", **small) == ["r0"]
+    assert of_kind(policy.replica_gone("r0", 1.0), Place) == [], "0.1 is free on each"
+    policy.left("a", 2.0)
+    assert policy.place_of("strict") == "r2"
+    for name in "bcd":
+        policy.left(name, 2.0)
+    back = of_kind(policy.replica_gone("r1", 3.0), Place)
+    assert [place.session_id for place in back] == [*"fghij"], "0.58 is free: three would fit, and all five share it"
+    assert policy.metrics(3.0).yielded == 2
+    assert isinstance(policy.ask(a_request("new", **small), 4.0), Queued)
+    for name in ("f", "g"):
+        policy.left(name, 5.0)
+    assert policy.place_of("new") is None, "it would have all that is left"
+    policy.left("h", 6.0)
+    assert policy.place_of("new") == "r2"
+
+
+def test_a_session_that_was_kept_and_that_nobody_knows_of_comes_back_as_from_a_death() -> None:
+    policy = a_fleet(1, seconds=0.1, placement="pack", keys={"team": Key(name="team", max_sessions=1)})
+    places(policy, *"abcdef")
+    places(policy, "waits")
+    assert policy.came_back(a_request("back", key="team"), 1.0) == [Place(session_id="back", replica_id="r0", restore=True)]
+    assert policy.knows("back")
+    (refused,) = policy.came_back(a_request("another", key="team"), 1.0)
+    assert isinstance(refused, Refused)
+    assert not policy.knows("another")
+
+
+def test_a_gateway_that_restarts_counts_who_yields_at_its_own_rate() -> None:
+    policy = a_fleet(0)
+    policy.replica_ready(a_replica("r0", seconds=0.1), 0.0, [a_request(name, yields=name == "g") for name in "abcdefg"])
+    (move,) = of_kind(policy.replica_ready(a_replica("r1", seconds=0.1), 1.0), Move)
+    assert move.session_id == "g"
 
 
 def test_a_move_whose_source_dies_ends_where_it_was_going_and_one_whose_target_dies_where_it_was() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -21,8 +21,8 @@ from tests.unit.session_states import SessionStates
 SHARE = 0.98
 
 
-def promises(claims: list[Claim]) -> bool:
-    return utilisation(claims) <= SHARE and keep_time(claims)
+def promises(claims: Sequence[Claim], yielding: Sequence[Claim] = ()) -> bool:
+    return utilisation([*claims, *yielding]) <= SHARE and keep_time(claims)
 
 
 def bid(seconds: float, fps: float, kind: RateKind) -> Bid:
@@ -52,6 +52,20 @@ def test_those_who_let_the_server_choose_make_room_and_those_who_asked_do_not() 
     rates = kept_rates([auto, auto, asked], promises)
     assert rates[2] == 8.0
     assert rates[0] == rates[1] < 16.0
+
+
+def test_one_that_came_back_after_a_death_has_what_is_left_and_then_its_own_rate_before_others_have_more() -> None:
+    back = Bid(seconds=0.1, pace=Pace(fps=16, chunk_frames=12), wish=RateWish.of("asked", 16.0, yields=True))
+    asked, chosen = bid(0.1, 16, "asked"), bid(0.1, 16, "auto")
+    *others, last = kept_rates([*[asked] * 7, back], promises)
+    assert others == [16] * 7, "who was there keeps what was promised"
+    assert 4 <= last < 16
+    *_, auto, last = kept_rates([*[asked] * 6, chosen, back], promises)
+    assert last == 16, "who lets the server choose makes room first"
+    assert AUTO_LEAST_FPS <= auto < 16
+    *others, last = kept_rates([*[asked] * 8, back], promises)
+    assert max(others) < 16, "where even that is too much, everybody is slowed"
+    assert last == pytest.approx(others[0] / 4, rel=0.1)
 
 
 def test_a_rate_falls_at_once_and_rises_after_a_while() -> None:
@@ -169,6 +183,26 @@ def test_two_share_a_device_and_the_one_who_stays_gets_it_back() -> None:
         states.end(second)
         play(states, 20.0)
         assert rates(states, first)[-1] == 16.0
+
+
+def test_one_that_comes_back_to_a_full_device_plays_slower_until_there_is_room_and_nobody_else_does() -> None:
+    with server() as states:
+        states.engine.chunk_s = 0.3
+        warmed(states)
+        here = [states.open(64, 16.0, "asked", False, False, None, "run") for _ in range(2)]
+        with pytest.raises(Overloaded):
+            states.service.open(states.request("new", 64, 16.0, "asked"), lambda notice: None)
+        back = states.open(64, 16.0, "asked", False, False, None, "run", yields=True)
+        live = next(notice for notice in states.told[back] if isinstance(notice, Live))
+        assert 4 <= live.fps < 8
+        assert "until there is room for its own rate again" in live.note
+        play(states, 30.0)
+        assert [rates(states, name) for name in here] == [[16.0], [16.0]]
+        assert max(stalled_s(states, name) for name in here) <= 0.3, "as long as one chunk, at the most"
+        states.end(here[0])
+        play(states, 20.0)
+        assert rates(states, back)[-1] == 16.0
+        assert not states.table.entries[back].asked.yields
 
 
 def test_one_that_nobody_watches_makes_room_for_somebody_who_waits() -> None:
