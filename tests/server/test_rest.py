@@ -27,7 +27,7 @@ from millstream.server.sessions import hub
 from millstream.session.journal import read_journal
 from tests.server.clients.facts import differences
 from tests.server.serving import Serving, serving, wait_until
-from tests.server.test_conversation import JSON
+from tests.server.test_wrong_messages import JSON
 
 
 @pytest.fixture(scope="module")
