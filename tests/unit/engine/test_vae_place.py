@@ -89,7 +89,7 @@ MISTAKES = {
     "unknown": (["--vae-devices", "tpu"], "use auto, cpu, cuda or cuda:N"),
     "absent": (["--vae-devices", "cpu,cuda:77"], "use --vae-devices cpu"),
     "empty": (["--vae-devices", ""], "use auto, cpu, cuda or cuda:N"),
-    "more tiles than cells": (["--vae-devices", ",".join(["cpu"] * 7)], "4x6 latent cells do not make 7 tiles"),
+    "more tiles than cells": (["--vae-devices", ",".join(["cpu"] * 7)], "2x4 latent cells do not make 7 tiles"),
     "a VAE that has no tiles": (["--model", "brook", "--vae-devices", "cpu,cpu"], "give it one device"),
 }
 
