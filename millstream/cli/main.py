@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -24,6 +24,9 @@ from millstream.cli.tune import tune
 from millstream.core.errors import ConfigError
 from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.torch_settings import settle_torch
+
+UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
+"""Typer has a Click of its own or needs one, by its version, and no name for this class of it."""
 
 app = typer.Typer(
     name="millstream",
@@ -210,4 +213,12 @@ def main() -> None:
         settle_torch(os.environ)
     except ConfigError as error:
         sys.exit(f"error: {error}")
-    app()
+    try:
+        sys.exit(app(standalone_mode=False))
+    except UsageError as error:
+        if message := error.format_message().rstrip("."):  # empty where a command without arguments has shown its help
+            help_of = f"; see {error.ctx.command_path} --help" if error.ctx else ""
+            typer.echo(f"error: {message}{help_of}", err=True)
+        sys.exit(error.exit_code)
+    except typer.Abort:
+        sys.exit("stopped")

@@ -201,6 +201,7 @@ class FollowedConnection:
         self._connection = await self._open_at(url, ticket, opening)
         if self._closed:  # meanwhile
             await self._connection.close()
+            raise ProtocolBroken("this connection was closed")
         while not isinstance(read(await self._connection.take()), Hello):
             pass
         await self._connection.say(opening)
@@ -212,8 +213,10 @@ class FollowedConnection:
             return msgspec.structs.replace(opening, follow=follow)
         if not self._live.session:
             return View(version=VERSION, view=self._live.view, formats=opening.formats, follow=follow, seen=self._seen)
-        attach = Attach(version=VERSION, session=self._live.session, formats=opening.formats, follow=follow, seen=self._seen)
-        return msgspec.structs.replace(attach, ahead_s=max(0.0, self._dry_at - time.monotonic()))
+        return Attach(
+            version=VERSION, session=self._live.session, formats=opening.formats, follow=follow, seen=self._seen,
+            ahead_s=max(0.0, self._dry_at - time.monotonic()),
+        )  # fmt: skip
 
     async def _say_again(self) -> None:
         for steer in list(self._unanswered.values()):

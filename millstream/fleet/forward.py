@@ -21,7 +21,10 @@ from millstream.core.errors import MillstreamError, Overloaded, ProtocolBroken
 from millstream.fleet.fleet import LiveFleet
 from millstream.fleet.replica_link import ReplicaLink
 from millstream.server.access.keys import Key
-from millstream.server.protocol.messages import code_of
+from millstream.server.dialects import scope
+from millstream.server.dialects.krea_films import explain_krea
+from millstream.server.protocol import videos
+from millstream.server.protocol.endpoints import error_answer, error_response
 
 SESSIONS = "/v1/sessions"
 OPENS = re.compile(r"/v1/(sessions|videos|webrtc/offer|snapshots/[^/]+/sessions)|/api/v1/webrtc/offer")
@@ -33,7 +36,8 @@ FOR_ALL = ("/api/v1/pipeline/load",)
 MAX_BODY_BYTES = 64 * 2**20
 """Of what is not streamed: all but snapshots."""
 OK, NOT_FOUND = 200, 404
-STATUS = {"not_found": 404, "refused": 503, "read_only": 403}
+DIALECTS = {"/api/": scope.explain, "/v1/videos": videos.explain, "/upload_": explain_krea, "/download_": explain_krea}
+"""Where errors are not written in our words."""
 NOT_PASSED_ON = {"host", "authorization", "content-length", "transfer-encoding", "connection", "origin"}
 HOPS = {"content-length", "transfer-encoding", "connection", "content-encoding"}
 
@@ -133,18 +137,11 @@ class Forwarder:
             raise ProtocolBroken(f"the replica does not answer: {error}") from None
 
 
-def refusal(path: str, error: MillstreamError) -> JSONResponse:
+def refusal(path: str, error: MillstreamError) -> Response:
     """What the gateway itself has to say, as the replica that answers there would have said it."""
-    code, message = code_of(error, "bad_message"), str(error)
-    body: dict[str, Any] = {"error": {"code": code, "message": message}}
-    if path.startswith("/api/"):
-        body = {"detail": message}
-    elif path.startswith("/v1/videos"):
-        kind = "rate_limit_error" if code == "refused" else "invalid_request_error"
-        body["error"] |= {"type": kind, "param": None}
-    elif path.startswith(("/upload_", "/download_")):
-        body = {"error": message}
-    return JSONResponse(body, STATUS.get(code, 400))
+    return error_response(
+        error, next((explain for prefix, explain in DIALECTS.items() if path.startswith(prefix)), error_answer)
+    )
 
 
 def _passed_on(answer: httpx2.Response) -> Response:

@@ -239,9 +239,7 @@ class Service:
     def hold(self, session_id: str) -> None:
         """Plan no more of its chunks: it moves to another server."""
         with self._changed:
-            entry = self.table.find(session_id)
-            if entry.session is None:
-                raise UnknownSession(f"there is no live session {session_id}; it waits for its place")
+            self.session(session_id)  # raises where it waits for its place
             self.table.scheduler.halt(session_id, "leaving", time.monotonic())
 
     def let_go_on(self, session_id: str) -> None:
@@ -294,10 +292,10 @@ class Service:
         return self.on_engine(session_id, go_back)
 
     def session(self, session_id: str) -> Session:
-        """One that is live; only on the engine's thread."""
+        """One that is live; to be used on the engine's thread only."""
         entry = self.table.entries.get(session_id)
         if entry is None or entry.session is None:
-            raise UnknownSession(f"there is no live session {session_id}; it may have ended")
+            raise UnknownSession(f"there is no live session {session_id}; it waits for its place or has ended")
         return entry.session
 
     def standing(self) -> Standing:

@@ -23,7 +23,7 @@ from millstream.session.session import Session
 from tests.unit.models_for_tests import relative_error
 from tests.unit.rounds import make_together
 
-SMALL = dict(height=32, width=48, window=6)
+SMALL = dict(height=16, width=32, window=6)
 CHUNKS = 50
 
 

@@ -14,7 +14,7 @@ from millstream.commands.bench.mesh import allowed
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
 
-TINY = "--model wan-tiny --weights random --device cpu --dtype float32 --size 32x48 --window 6 --threads 1 --chunks 3"
+TINY = "--model wan-tiny --weights random --device cpu --dtype float32 --size 16x32 --window 6 --threads 1 --chunks 3"
 DIT = find_model("wan2.1-t2v-1.3b").dit
 """12 heads."""
 

@@ -55,7 +55,7 @@ def test_a_mesh_that_exchanges_heads_in_groups_makes_the_same_latents() -> None:
 
 def test_the_command_line_asks_for_groups_and_the_journal_says_so(tmp_path: Path) -> None:
     journal = tmp_path / "run.jsonl"
-    small = ["--weights", "random:3", "--size", "32x48", "--dtype", "float32", "--device", "cpu", "--window", 6, "--quiet"]
+    small = ["--weights", "random:3", "--size", "16x32", "--dtype", "float32", "--device", "cpu", "--window", 6, "--quiet"]
     asked = ["--topology", "front+sp2", "--exchange-groups", 2, "--chunks", 1, "--journal", journal]
     code, _, errors = millstream("generate", "--model", FOUR_HEADS, *small, *asked, "--out", tmp_path / "clip.mp4")
     assert code == 0, errors

@@ -34,7 +34,7 @@ from tests.dist.meshes import MODEL, mesh_engine
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 GENERATE = ["-m", "millstream", "generate", "sea", "--model", "wan-tiny", "--weights", "random:3", "--device", "cpu"]
-GENERATE += ["--dtype", "float32", "--size", "32x48", "--window", "6", "--seed", "1", "--chunks", "3", "--quiet"]
+GENERATE += ["--dtype", "float32", "--size", "16x32", "--window", "6", "--seed", "1", "--chunks", "3", "--quiet"]
 QUIETLY = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
 PATIENCE_S = 120.0
 
@@ -56,7 +56,7 @@ def test_torchrun_starts_the_same_ranks_and_they_make_the_same_bits(tmp_path: Pa
     assert (tmp_path / "clip.mp4").exists()
     made = [line.digest for line in read_journal(tmp_path / "run.jsonl").chunks]
     with mesh_engine() as engine:
-        ours = [chunk.digest for chunk in engine.session("sea", seed=1, height=32, width=48, window=6).stream(len(made))]
+        ours = [chunk.digest for chunk in engine.session("sea", seed=1, height=16, width=32, window=6).stream(len(made))]
     assert made == ours
 
 

@@ -27,7 +27,7 @@ from tests.unit.models_for_tests import relative_error
 from tests.unit.cli.test_cli import millstream
 from tests.unit.one_chunk import plan_chunk, submit
 
-STREAM = dict(height=32, width=48, window=9, steps=(1000, 750, 500, 250), seed=4)
+STREAM = dict(height=16, width=32, window=9, steps=(1000, 750, 500, 250), seed=4)
 STEERED: dict[int, AnyControl] = {
     2: SetPrompt(prompt="hills", mode="recompute"),
     5: Cut(),
@@ -150,7 +150,7 @@ def test_a_staggered_chunk_that_comes_twice_is_made_once() -> None:
 
 def test_the_command_line_staggers_over_a_pipeline_and_replays_to_the_same_bits(tmp_path: Path) -> None:
     journal = tmp_path / "run.jsonl"
-    small = ["--model", "wan-tiny", "--weights", "random:3", "--size", "32x48", "--dtype", "float32", "--device", "cpu"]
+    small = ["--model", "wan-tiny", "--weights", "random:3", "--size", "16x32", "--dtype", "float32", "--device", "cpu"]
     asked = ["--window", 9, "--steps", "1000,750,500,250", "--stream-batch", 2, "--topology", "front+pp2", "--chunks", 4]
     code, _, errors = millstream("generate", *small, *asked, "--journal", journal, "--out", tmp_path / "clip.mp4")
     assert code == 0, errors

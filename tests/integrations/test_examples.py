@@ -87,7 +87,7 @@ def test_the_gradio_demo_has_thirty_lines_plays_and_steers(server: Serving) -> N
         pytest.skip("pip install gradio, to try the demo")
     code = TRIED.format(path=str(path))  # by itself: Gradio leaves an event loop behind
     done = subprocess.run([sys.executable, "-c", code, server.url()], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "(32, 32, 3)"
+    assert done.stdout.splitlines()[-1] == "(16, 32, 3)"
     server.until_empty()
 
 

@@ -12,6 +12,7 @@ import pytest
 from millstream.client.following import FollowedConnection
 from millstream.core.client_messages import VERSION, AnyClientMessage, End, Fork, Opening, Record, Save, Start, Steer
 from millstream.core.controls import SetPrompt
+from millstream.core.errors import ProtocolBroken
 from millstream.core.server_messages import ChunkHeader, LiveMessage, MovedMessage, Saved, ServerMessage
 from millstream.server.access.limits import ClientLimits
 from millstream.server.protocol.conversation import hello
@@ -43,6 +44,7 @@ class FakeLine:
     def __init__(self, *says: ServerMessage) -> None:
         self.says: list[str | bytes] = [with_header(each) if isinstance(each, ChunkHeader) else encode(each) for each in says]
         self.told: list[dict[str, Any]] = []
+        self.closed = False
 
     async def take(self) -> str | bytes:
         return self.says.pop(0)
@@ -54,7 +56,7 @@ class FakeLine:
         self.told.append(msgspec.json.decode(text))
 
     async def close(self) -> None:
-        pass
+        self.closed = True
 
 
 def test_who_follows_a_session_says_what_it_has_and_says_again_what_was_not_answered() -> None:
@@ -87,6 +89,30 @@ def test_who_follows_a_session_says_what_it_has_and_says_again_what_was_not_answ
         assert attach["ahead_s"] == pytest.approx(6.0, abs=1.0), "twelve frames, two a second"
         assert (steer["control"]["id"], steer["again"]) == ("mine", True)
         assert stop == {"type": "stop"}
+        await hub.close()
+
+    asyncio.run(play())
+
+
+def test_who_closes_while_it_goes_elsewhere_asks_nothing_there() -> None:
+    async def play() -> None:
+        hub = fake_hub(FakeService())
+        greeting = hello(replace(hub.card, moves=True), ClientLimits())
+        here, there = FakeLine(greeting, LIVE, MovedMessage(url="there", ticket="t")), FakeLine(greeting, LIVE)
+
+        async def open_at(url: str, ticket: str, opening: Opening) -> Any:
+            await followed.close()
+            return there
+
+        line: Any = here
+        followed = FollowedConnection(open_at, line)
+        await followed.hear()
+        await followed.say(Start(version=VERSION, prompt="sea"))
+        await followed.hear()
+        with pytest.raises(ProtocolBroken, match="was closed"):
+            await followed.hear()
+        assert there.closed
+        assert there.told == []
         await hub.close()
 
     asyncio.run(play())

@@ -11,9 +11,8 @@ import pytest
 from millstream.core.controls import Cut, WeightedPrompt
 from millstream.core.errors import UnknownSession
 from millstream.core.server_messages import Stats
-from millstream.server.sessions import encodings
+from millstream.server.sessions import encodings, receipts
 from millstream.server.sessions import hub as hubs
-from millstream.server.sessions import live_session as live_sessions
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
 from millstream.server.sessions.viewers import OpeningBytes
@@ -216,15 +215,15 @@ def test_how_a_session_does_is_told_every_tick_and_only_the_newest_waits(monkeyp
 def test_the_last_receipt_of_each_control_can_be_asked_for_and_there_is_an_end_to_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(live_sessions, "MAX_RECEIPTS", 3)
+    monkeypatch.setattr(receipts, "MAX_RECEIPTS", 3)
 
     async def play(hub: SessionHub, service: FakeService) -> None:
         live_session = hub.open(SEA, TINY)
         for number in range(4):
             live_session.control(Cut(id=f"c{number}"))
-        assert [each.control_id for each in live_session.receipts] == ["c1", "c2", "c3"]
+        assert [each.control_id for each in live_session.receipts.all()] == ["c1", "c2", "c3"]
         service.picture(live_session.session_id)
-        await until(lambda: all(each.state == "applied" for each in live_session.receipts))
+        await until(lambda: all(each.state == "applied" for each in live_session.receipts.all()))
 
     with_hub(play)
 
@@ -235,7 +234,7 @@ def test_only_controls_that_were_to_show_at_once_count_as_latency() -> None:
         live_session.control(Cut(id="now"))
         live_session.control(Cut(id="then"), at_chunk=1)
         service.picture(live_session.session_id)
-        await until(lambda: len(live_session.receipts) == 2 and live_session.receipts[-1].state == "applied")
+        await until(lambda: len(live_session.receipts.all()) == 2 and live_session.receipts.all()[-1].state == "applied")
         text = hub.metrics.text(service.metrics(), [], backlog=0).decode()
         assert "millstream_control_seconds_count 1.0" in text
 

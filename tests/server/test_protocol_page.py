@@ -73,7 +73,7 @@ def test_what_the_page_says_is_what_happens(
         assert (heard[:2], heard[-1], heard.count("receipt")) == (["hello", "live"], "ended", 2)
         assert len(list(tmp_path.glob("0-*.jpg"))) == 9
         with Image.open(tmp_path / "4-11.jpg") as picture:
-            assert picture.size == (32, 32)
+            assert picture.size == (32, 16)
         for block in BLOCKS[:-1]:
             with server.client() as client:
                 _play(client, block, known)

@@ -27,7 +27,7 @@ from millstream.server.sessions import hub
 from millstream.session.journal import read_journal
 from tests.server.clients.facts import differences
 from tests.server.serving import Serving, serving, wait_until
-from tests.server.test_conversation import JSON
+from tests.server.test_wrong_messages import JSON
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_the_model_that_is_served_is_described(http: httpx2.Client) -> None:
     assert (listed["object"], model["object"], model["id"], model["owned_by"]) == ("list", "model", "wan-tiny", "millstream")
     assert differences("openai", "model", model) == []
     assert abs(model["created"] - time.time()) < 3600
-    assert model["defaults"]["size"] == "32x32"
+    assert model["defaults"]["size"] == "16x32"
     assert model["examples"]
     assert http.get("/v1/models/wan-tiny").json() == model
     other = http.get("/v1/models/sora-2")

@@ -19,8 +19,9 @@ from millstream.ops.kernels import graph_memsets, low_attention, noise, packed, 
 from millstream.ops.low_attention import HEAD_WIDTHS
 
 HOPPER = GPUTarget("cuda", 90, 32)
-ROW = dict(WIDTH=1536, BLOCK=2048)
-PICTURE = dict(CHANNELS=96, BLOCK=128, RUN=32)
+ROW = dict(WIDTH=384, BLOCK=512)
+"""Narrower than a model's: what a thread does for each of its elements is compiled once for every one of them."""
+PICTURE = dict(CHANNELS=96, BLOCK=128, RUN=8)
 
 
 def refuse_forgetful_loops() -> None:
@@ -88,15 +89,15 @@ def main() -> None:
         build(rows._add_gated, ["*bf16", ("*bf16",) * parts, "*bf16", *["i32"] * 4], ROW | dict(PARTS=parts, GATED=gated))
     build(graph_memsets._zero_word, "*i32", {}, warps=1)
     build(rows._norm_query, "*bf16 *bf16 *bf16 fp32", ROW)
-    build(rows._gelu_rows, "*bf16 *fp8e4nv *fp32", dict(WIDTH=8960, FIRST=8192, REST=1024), warps=8)
+    build(rows._gelu_rows, "*bf16 *fp8e4nv *fp32", dict(WIDTH=1120, FIRST=1024, REST=128), warps=8)
     for on in (False, True):
         choices = dict(PHASES=on, ADDS=not on, NORMS=on, KEEPS=not on, PAINTS=True, LEAVES=on, AFTER=2, PAD=int(on), ROOT=9.8)
         build(pictures._merge_onto, f"{'*bf16 ' * 7}i32 i32 i32 i32 i32 i32", PICTURE | choices)
     build(pictures._split_frames, "*bf16 *bf16 *bf16 i32 i32", PICTURE)
-    build(pictures._sum_taps, "*bf16 *bf16 *bf16 i32 i32 i32 i32", dict(CHANNELS=3, RUN=512))
+    build(pictures._sum_taps, "*bf16 *bf16 *bf16 i32 i32 i32 i32", dict(CHANNELS=3, RUN=128))
     build(pictures._to_pictures, "*bf16 *u8 i32 i32 i32 i32 i32 i32 i32", dict(COLOURS=3, RUN=1024))
     for seed, seeded in (("i64", False), ("*i64", True)):
-        build(noise._gaussian, f"*fp32 i32 i32 i32 i32 {seed}", dict(RUN=1024, SEEDED_ROWS=seeded))
+        build(noise._gaussian, f"*fp32 i32 i32 i32 i32 {seed}", dict(RUN=128, SEEDED_ROWS=seeded))
 
 
 if __name__ == "__main__":

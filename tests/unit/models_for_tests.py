@@ -18,7 +18,7 @@ from millstream.models.wan.vae import WanVAE
 
 DIT = DiTConfig(layers=3, width=48, heads=2, ffn=80, channels=4, text_width=24, text_tokens=7, time_features=32)
 VAE = VAEConfig(width=4, channels=4, mean=(0.1, -0.2, 0.3, 0.0), std=(1.5, 0.5, 1.0, 2.0))
-SMALL = dict(height=32, width=48, window=6, seed=4)
+SMALL = dict(height=16, width=32, window=6, seed=4)
 """A stream that is quickly made."""
 
 

@@ -39,6 +39,10 @@ class KreaError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which one was refused."""
 
 
+def explain_krea(error: MillstreamError) -> KreaError:
+    return KreaError(error=str(error))
+
+
 class Films:
     def __init__(self) -> None:
         self._sessions: OrderedDict[tuple[str, str, str], LiveSession] = OrderedDict()
@@ -88,7 +92,7 @@ def endpoints(films: Films) -> list[Endpoint]:
     return [
         Endpoint(
             method="GET", path="/download_video/{id}", does=films.download_video, media_type=MP4, error=KreaError,
-            explain=lambda error: KreaError(error=str(error)), says="Krea: the film of a session, by the client's own name.",
+            explain=explain_krea, says="Krea: the film of a session, by the client's own name.",
         ),
         Endpoint(
             method="POST", path="/upload_video", does=refuse_video, body=bytes, reads_itself=True, answer=KreaError, says=says

@@ -13,6 +13,7 @@ import msgspec
 from starlette.requests import Request
 
 from millstream.core.client_messages import Ask, ProtocolError
+from millstream.core.errors import MillstreamError
 from millstream.server.access.keys import Key
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import heed
@@ -113,6 +114,10 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
+def explain(error: MillstreamError) -> Detail:
+    return Detail(detail=str(error))
+
+
 def endpoints() -> list[Endpoint]:
     scope, offer = Scope(), "/api/v1/webrtc/offer"
     return [
@@ -139,7 +144,7 @@ def _endpoint(method: str, path: str, does: Handler, says: str, body: type | Non
         answer=answer,
         status=204 if answer is None else 200,
         error=Detail,
-        explain=lambda error: Detail(detail=str(error)),
+        explain=explain,
     )
 
 

@@ -236,7 +236,7 @@ class Conversation:
         self._controls.spend("controls")
         live_session = self._own()
         self._limits.check_id(control.id)
-        known = live_session.known_receipt(control.id) if again else None
+        known = live_session.receipts.find(control.id) if again else None
         self._outbox.put(known or await self._hub.control(live_session, control, at_chunk))
 
     def _start(self, ask: Start) -> None:

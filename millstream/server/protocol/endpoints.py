@@ -73,6 +73,8 @@ class ServerState:
 
 
 Handler = Callable[[ServerState, Mapping[str, str], Any], Awaitable[Any]]
+Explain = Callable[[MillstreamError], msgspec.Struct]
+"""What went wrong, as a protocol's clients read it."""
 
 
 def status_of(error: MillstreamError) -> tuple[str, int]:
@@ -83,6 +85,10 @@ def status_of(error: MillstreamError) -> tuple[str, int]:
 
 def error_answer(error: MillstreamError) -> msgspec.Struct:
     return ErrorAnswer(error=ErrorBody(code=status_of(error)[0], message=str(error)))
+
+
+def error_response(error: MillstreamError, explain: Explain) -> Response:
+    return json_response(explain(error), status_of(error)[1])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,8 +108,7 @@ class Endpoint:
     """Of the answer."""
     status: int = 200
     error: type = ErrorAnswer
-    explain: Callable[[MillstreamError], msgspec.Struct] = error_answer
-    """What went wrong, as an `error`."""
+    explain: Explain = error_answer
 
     def route(self) -> Route:
         return Route(self.path, self.handle, methods=[self.method])
@@ -115,7 +120,7 @@ class Endpoint:
             async with self._asked_of_session(server, request.path_params):
                 answer = await self.does(server, request.path_params, body)
         except MillstreamError as error:
-            return json_response(self.explain(error), status_of(error)[1])
+            return error_response(error, self.explain)
         if isinstance(answer, Response):
             return answer
         return Response(status_code=self.status) if answer is None else json_response(answer, self.status)

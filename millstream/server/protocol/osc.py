@@ -81,7 +81,7 @@ class _Owed(NamedTuple):
     @property
     def known(self) -> Receipt | None:
         """The last of its receipts. One of an earlier chunk is that of a control before it, which had the same id."""
-        receipt = self.live_session.known_receipt(self.queued.control_id)
+        receipt = self.live_session.receipts.find(self.queued.control_id)
         is_older = receipt is not None and receipt.chunk_index < self.queued.chunk_index
         return self.queued if is_older else receipt
 

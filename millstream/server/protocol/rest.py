@@ -154,7 +154,7 @@ async def control_session(server: ServerState, words: Mapping[str, str], body: C
 
 
 async def list_receipts(server: ServerState, words: Mapping[str, str], body: None) -> ReceiptList:
-    return ReceiptList(receipts=server.known_session(words).receipts)
+    return ReceiptList(receipts=server.known_session(words).receipts.all())
 
 
 async def record_session(server: ServerState, words: Mapping[str, str], body: RecordingAsk) -> RecordingState:

@@ -265,7 +265,7 @@ def _shown(clip: AskedVideo, server: ServerState) -> Video:
     )
 
 
-def _explained(error: MillstreamError) -> VideoErrorAnswer:
+def explain(error: MillstreamError) -> VideoErrorAnswer:
     code, status = status_of(error)
     kind = "rate_limit_error" if isinstance(error, Overloaded) else "invalid_request_error" if status < 500 else "server_error"
     return VideoErrorAnswer(error=VideoErrorBody(message=str(error), type=kind, code=code))
@@ -273,7 +273,7 @@ def _explained(error: MillstreamError) -> VideoErrorAnswer:
 
 def endpoints() -> list[Endpoint]:
     videos, one = Videos(), "/v1/videos/{video}"
-    shared: dict[str, Any] = dict(error=VideoErrorAnswer, explain=_explained)
+    shared: dict[str, Any] = dict(error=VideoErrorAnswer, explain=explain)
     return [
         Endpoint(
             method="POST", path="/v1/videos", does=videos.create_video, body=VideoAsk, reads_itself=True, answer=Video,

@@ -33,7 +33,8 @@ from millstream.engine import snapshot
 from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.sessions.archive import DISK_FAILS, Archive, SavedSession
 from millstream.server.sessions.file_store import FileStore
-from millstream.server.sessions.live_session import MAX_RECEIPTS, LiveSession
+from millstream.server.sessions.live_session import LiveSession
+from millstream.server.sessions.receipts import MAX_RECEIPTS
 from millstream.server.sessions.threads import start_threads
 from millstream.serving.notices import SHUTTING_DOWN, Applied, Ended, Live, Noted, Notice, Pictured, Tell
 from millstream.serving.service import Service

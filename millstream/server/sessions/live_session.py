@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
@@ -27,6 +27,7 @@ from millstream.server.sessions.encodings import ChunkEncodings, FreshChunk
 from millstream.server.sessions.host_meter import HostMeter
 from millstream.server.sessions.metrics import Metrics
 from millstream.server.sessions.outbox import ChunkInfo, Outbox
+from millstream.server.sessions.receipts import KnownReceipts
 from millstream.server.sessions.viewers import Viewer, who_makes_room
 from millstream.serving.notices import Applied, Ended, Live, Noted, Notice, Pictured, Rated, Waiting
 from millstream.serving.service import Service
@@ -41,8 +42,6 @@ MAX_BACKLOG = 4
 MAX_VIEWERS = 64
 MAX_LISTED = 64
 MAX_NOTES = 16
-MAX_RECEIPTS = 512
-"""Twice what can wait."""
 LOGGED = 40
 """Letters of a control's id."""
 
@@ -118,10 +117,7 @@ class LiveSession:
         self._more = asyncio.Event()
         self._last: FreshChunk | None = None
         self._encodings = ChunkEncodings(parts.pool)
-        self._asked: dict[str, float] = {}
-        """When each waiting control was that is to show at once; no more of them wait than a timeline takes."""
-        self._receipts: OrderedDict[str, Receipt] = OrderedDict()
-        """The last of each control, by its id; the oldest are forgotten first."""
+        self.receipts = KnownReceipts()
         self._words: tuple[tuple[WeightedPrompt, ...], tuple[str, ...]] = ((), ())
         self._logging: set[asyncio.Future[None]] = set()
         """What has to be kept before the next chunk is shown."""
@@ -194,9 +190,7 @@ class LiveSession:
     def control(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
         self._refuse_when_ended()
         receipt = self._parts.service.control(self.session_id, control, at_chunk=at_chunk)
-        if at_chunk is None:
-            self._asked[receipt.control_id] = self._parts.clock()
-        self._keep(receipt)
+        self.receipts.queued(receipt, self._parts.clock() if at_chunk is None else None)
         return receipt
 
     @property
@@ -258,19 +252,10 @@ class LiveSession:
             self._logging.discard(done)
             done.set_result(None)
 
-    def known_receipt(self, control_id: str) -> Receipt | None:
-        """Of a control that was asked for before."""
-        return self._receipts.get(control_id)
-
     def draft(self, control: SetPrompt | None) -> None:
         """What its owner is typing; None: nothing any more."""
         self._refuse_when_ended()
         self._parts.service.draft(self.session_id, control)
-
-    @property
-    def receipts(self) -> tuple[Receipt, ...]:
-        """The last of each control, for those who ask instead of listening."""
-        return tuple(self._receipts.values())
 
     @property
     def backlog(self) -> int:
@@ -316,17 +301,9 @@ class LiveSession:
 
     def _note_applied(self, receipts: tuple[Receipt, ...]) -> list[float]:
         """When those that were to show at once were asked for."""
-        asked = [self._asked.pop(receipt.control_id, None) for receipt in receipts]
         for receipt in receipts:
-            self._keep(receipt)
             self._log(f"{receipt.state} {receipt.control_id[:LOGGED]!r}", chunk=receipt.chunk_index)
-        return [moment for moment in asked if moment is not None]
-
-    def _keep(self, receipt: Receipt) -> None:
-        self._receipts[receipt.control_id] = receipt
-        self._receipts.move_to_end(receipt.control_id)
-        if len(self._receipts) > MAX_RECEIPTS:
-            self._receipts.popitem(last=False)
+        return self.receipts.applied(receipts)
 
     def _enqueue(self, item: Notice | FreshChunk | _Greeting) -> None:
         self._inbox.append(item)

@@ -10,7 +10,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from tests.server.serving import START, Client, Serving
-from tests.server.test_conversation import message as rubbish
+from tests.server.test_wrong_messages import message as rubbish
 
 
 def loose_threads() -> int:

@@ -21,7 +21,7 @@ def test_a_prompt_is_steered_and_gets_its_two_receipts(server: Serving) -> None:
         assert live["format"] == "jpeg"
         first = client.hear("chunk")
         assert (first["index"], first["frames"], len(first["parts"])) == (0, 9, 9)
-        assert Image.open(io.BytesIO(first["parts"][0])).size == (32, 32)
+        assert Image.open(io.BytesIO(first["parts"][0])).size == (32, 16)
         assert first["prompts"] == [{"text": "sea", "weight": 1.0}]
         client.say({"type": "control", "control": {"type": "prompt", "prompt": "storm", "id": "mine"}})
         queued = client.hear("receipt", state="queued")

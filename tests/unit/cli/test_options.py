@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from millstream.cli.main import main
 from millstream.cli.options import PlacedOptions, ShapeOptions, StreamOptions, grouped
 from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
@@ -69,3 +70,27 @@ def test_a_placed_model_is_asked_for_with_everything_a_model_is() -> None:
         model="brook", weights=(), loras=(("a.safetensors", 0.5),), vae_devices=("cpu", "cpu")
     )
     assert (options.fast, options.precision) == ("on,-graphs", "fp8")
+
+
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("serve --keep 0", "--keep"),
+        ("serve --batch 0", "--batch"),
+        ("serve --nix", "--nix"),
+        ("replay", "journal"),
+        ("nix", "nix"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line_that_names_it_and_where_the_help_is(
+    typed: str, named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["millstream", *typed.split()])
+    monkeypatch.setattr("millstream.cli.main.settle_torch", lambda environment: None)
+    with pytest.raises(SystemExit) as left:
+        main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert left.value.code == 2
+    assert line.startswith("error: ")
+    assert named in line
+    assert line.endswith(" --help")

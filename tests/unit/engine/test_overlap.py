@@ -22,7 +22,7 @@ from tests.unit.models_for_tests import tiny_engine
 
 pytestmark = pytest.mark.slow
 
-SMALL: dict[str, Any] = dict(height=32, width=48, window=6, seed=1)
+SMALL: dict[str, Any] = dict(height=16, width=32, window=6, seed=1)
 
 
 @pytest.mark.parametrize(

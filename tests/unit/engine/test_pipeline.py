@@ -24,7 +24,7 @@ from tests.unit.serving.test_service import Owner, request, running
 
 pytestmark = pytest.mark.slow
 
-SMALL: dict[str, Any] = dict(height=32, width=48, window=6, seed=1)
+SMALL: dict[str, Any] = dict(height=16, width=32, window=6, seed=1)
 
 
 def test_what_is_served_is_what_is_benchmarked_generated_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -318,7 +318,7 @@ def test_a_session_goes_on_under_other_speed_ups_as_it_would_have_to_rounding(
 ) -> None:
     """The state they hold between chunks is the same, a commit that was put off included."""
     here, there = (fast, engine) if saved_fast else (engine, fast)
-    original = here.session("sea", height=32, width=48, **changes)
+    original = here.session("sea", height=16, width=32, **changes)
     digests(original, 5)
     path = tmp_path / "saved.safetensors"
     snapshot.write(snapshot.take(here, original, here.fingerprint()), path)
@@ -328,7 +328,7 @@ def test_a_session_goes_on_under_other_speed_ups_as_it_would_have_to_rounding(
 
 
 def test_one_that_owes_a_commit_goes_on_to_the_bits_it_would_have_had_with_it_made(fast: Engine, fingerprint: str) -> None:
-    original = fast.session("sea", height=32, width=48)
+    original = fast.session("sea", height=16, width=32)
     digests(original, 5)
     assert fast.generator.caches[original.id].owed is not None
     taken = snapshot.take(fast, original, fingerprint)

@@ -195,7 +195,7 @@ def test_nothing_is_recorded_after_a_session_is_called_warm(paired: bool, stream
     engine.speed = Speed(blocks=True, graphs=True, paired_commits=paired)
     engine.model.dit.blocks = RecordedStack(engine.model.dit.blocks, engine.speed, graphs)
     engine.generator.commits = "paired" if paired else "later"
-    config = engine.stream_config(height=32, width=48, **stream)
+    config = engine.stream_config(height=16, width=32, **stream)
     with engine.session("sea", config=config) as session:
         assert len(list(session.stream(engine.chunks_until_warm(config)))) > 1
         recorded, replayed = graphs.recorded, graphs.replayed
@@ -208,7 +208,7 @@ def test_a_warm_engine_has_recorded_windows_that_fill_too() -> None:
     engine, graphs = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32"), Counter()
     engine.speed = Speed(blocks=True, graphs=True)
     engine.model.dit.blocks = RecordedStack(engine.model.dit.blocks, engine.speed, graphs)
-    config = engine.stream_config(height=32, width=48, window=6, steps=(1000.0, 750.0, 500.0, 250.0))
+    config = engine.stream_config(height=16, width=32, window=6, steps=(1000.0, 750.0, 500.0, 250.0))
     with engine.session("sea", config=config) as session:
         engine.warm_up(session)
     assert graphs.recorded == 2 * config.chunks_to_fill, "steps and commit, at every level the window is filled to"
@@ -218,7 +218,7 @@ def test_a_stream_is_the_same_with_its_text_encoder_at_home() -> None:
     at_home = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32", offload_text=True)
     there = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32")
     assert at_home.visiting_bytes > 0 == there.visiting_bytes
-    small = dict(height=32, width=48, window=6)
+    small = dict(height=16, width=32, window=6)
     one, other = ([c.digest for c in engine.session("sea", **small).stream(3)] for engine in (at_home, there))
     assert one == other
     embedding = at_home.model.text.encode("sea")

@@ -57,7 +57,7 @@ def test_a_steered_stream_batch_loses_no_chunk_and_replays_to_the_same_bits(tmp_
 def test_no_chunk_is_begun_that_is_not_shown() -> None:
     """One begun beside the last would take frames out of its window, and no journal would tell."""
     engine = tiny_engine()
-    session = engine.session("sea", height=32, width=48, window=9)
+    session = engine.session("sea", height=16, width=32, window=9)
     stream = staggered_stream(engine, session, depth=2)
     assert [chunk.index for chunk in stream.stream(num_frames=9 + 12 + 1)] == [0, 1, 2]
     assert session.timeline.chunk_index == 3

@@ -49,7 +49,7 @@ def test_a_saved_session_goes_on_over_as_many_tiles_and_is_refused_over_others(t
     list(session.stream(2))
     snapshot.write(snapshot.take(engine, session, fingerprint), path)
     expected = [chunk.frames for chunk in session.stream(2)]
-    feed = LiveFeed((32, 48))
+    feed = LiveFeed((16, 32))
     for frame in frames[21:]:
         feed.push(frame)
     again = snapshot.revive(snapshot.read(path, engine, fingerprint), engine, "again", feed=feed)
@@ -89,7 +89,7 @@ MISTAKES = {
     "unknown": (["--vae-devices", "tpu"], "use auto, cpu, cuda or cuda:N"),
     "absent": (["--vae-devices", "cpu,cuda:77"], "use --vae-devices cpu"),
     "empty": (["--vae-devices", ""], "use auto, cpu, cuda or cuda:N"),
-    "more tiles than cells": (["--vae-devices", ",".join(["cpu"] * 7)], "4x6 latent cells do not make 7 tiles"),
+    "more tiles than cells": (["--vae-devices", ",".join(["cpu"] * 7)], "2x4 latent cells do not make 7 tiles"),
     "a VAE that has no tiles": (["--model", "brook", "--vae-devices", "cpu,cpu"], "give it one device"),
 }
 

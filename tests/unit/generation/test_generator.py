@@ -17,7 +17,7 @@ from tests.unit.one_chunk import plan_chunk, submit
 
 
 def first_parcel(**changes: object) -> Parcel:
-    parcel = plan_chunk(tiny_engine().session("sea", height=32, width=48))
+    parcel = plan_chunk(tiny_engine().session("sea", height=16, width=32))
     return replace(parcel, envelope=msgspec.structs.replace(parcel.envelope, **changes))
 
 
@@ -65,7 +65,7 @@ def test_an_envelope_that_does_not_fit_the_state_gets_an_error_result(changes: d
 
 def test_a_skipped_chunk_and_another_window_are_noticed() -> None:
     engine = tiny_engine()
-    session = engine.session("sea", height=32, width=48)
+    session = engine.session("sea", height=16, width=32)
     next(session.stream(1))
     parcel = plan_chunk(session)
     for changes, reason in ((dict(start_frame=9), "its cache ends at 2"), (dict(window=12), "another window")):

@@ -22,7 +22,7 @@ from millstream.wire.parcel import Parcel, digest
 from tests.unit.models_for_tests import relative_error, tiny_engine
 from tests.unit.one_chunk import accept, plan_chunk
 
-SMALL = dict(height=32, width=48, window=6)
+SMALL = dict(height=16, width=32, window=6)
 STREAMS = {"plain": {}, "sink": dict(sink=2), "windowed": dict(sink=2, positions="windowed")}
 CHUNKS, PAST = 6, 3
 

@@ -17,7 +17,7 @@ from tests.unit.one_chunk import accept, plan_chunk
 
 pytestmark = pytest.mark.slow
 
-SMALL = dict(height=32, width=48, window=9, steps=(1000, 750, 500, 250))
+SMALL = dict(height=16, width=32, window=9, steps=(1000, 750, 500, 250))
 
 
 def batched(

@@ -13,7 +13,7 @@ from tests.unit.rounds import make_together
 
 pytestmark = pytest.mark.slow
 
-SMALL = dict(height=32, width=48)
+SMALL = dict(height=16, width=32)
 
 
 def advance(engine: object, sessions: list[Session]) -> list[torch.Tensor]:

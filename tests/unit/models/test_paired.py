@@ -14,7 +14,7 @@ from tests.unit.models_for_tests import relative_error
 
 pytestmark = pytest.mark.slow
 
-SMALL = dict(height=32, width=48, window=6)
+SMALL = dict(height=16, width=32, window=6)
 
 
 class Counted(torch.nn.Module):

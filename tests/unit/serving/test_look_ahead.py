@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow  # a second each: real chunks of several sessions
 BYTES = 1000
 STORM = SetPrompt(prompt="storm")
 PLACES = 20
-SMALL: dict[str, Any] = dict(height=32, width=48, window=6, sink=0, fps=4.0)
+SMALL: dict[str, Any] = dict(height=16, width=32, window=6, sink=0, fps=4.0)
 
 
 class Driven:

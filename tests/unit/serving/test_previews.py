@@ -51,7 +51,7 @@ def test_previews_are_pictures_of_each_future_and_change_no_bit_of_the_stream(en
             first, second = asked.result(0).pictures
             assert first is not None
             assert second is not None
-            assert (first.shape, first.dtype) == ((32, 48, 3), np.uint8)
+            assert (first.shape, first.dtype) == ((16, 32, 3), np.uint8)
             assert (first != second).any(), "two prompts, two futures"
             assert asked.result(0).note == ""
             play.take_turn("a")

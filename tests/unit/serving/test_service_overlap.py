@@ -28,7 +28,7 @@ from tests.unit.serving.test_service import BYTES, PATIENCE_S, request
 
 pytestmark = pytest.mark.slow
 
-SMALL: dict[str, Any] = dict(height=32, width=48, window=6, fps=240.0)
+SMALL: dict[str, Any] = dict(height=16, width=32, window=6, fps=240.0)
 
 
 @contextmanager
@@ -211,9 +211,9 @@ def test_an_idle_session_is_moved_away_only_when_its_last_pictures_are_made(
 
 
 def test_an_input_that_ends_is_shown_to_its_end(engine: Engine, mesh: FakeMesh) -> None:
-    feed = LiveFeed((32, 48))
+    feed = LiveFeed((16, 32))
     for number in range(9 + 12 + 5):
-        feed.push(np.full((32, 48, 3), number, np.uint8))
+        feed.push(np.full((16, 32, 3), number, np.uint8))
     feed.finish()
     with serving(engine) as service:
         viewer = join(service, engine, mesh, feed=feed, max_chunks=None)

@@ -87,7 +87,7 @@ def test_a_session_whose_chunk_fails_is_shown_the_one_before_and_then_ends(
 def test_pictures_that_cannot_be_made_end_their_session_once_what_it_sent_is_back(
     engine: Engine, mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
-    finish, gate, feed = Session.finish, mesh.hold("a1"), LiveFeed((32, 48))
+    finish, gate, feed = Session.finish, mesh.hold("a1"), LiveFeed((16, 32))
 
     def failing(session: Session, arrived: Any, **options: Any) -> Chunk:
         if (session.id, arrived.envelope.chunk_index) == ("a", 1):
@@ -95,7 +95,7 @@ def test_pictures_that_cannot_be_made_end_their_session_once_what_it_sent_is_bac
         return finish(session, arrived, **options)
 
     for number in range(9 + 12 + 5):
-        feed.push(np.full((32, 48, 3), number, np.uint8))
+        feed.push(np.full((16, 32, 3), number, np.uint8))
     monkeypatch.setattr(Session, "finish", failing)
     with serving(engine) as service:
         changes = dict(feed=feed) if meanwhile == "a frame too few" else {}

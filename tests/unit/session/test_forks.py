@@ -24,7 +24,7 @@ from tests.unit.session.test_session import moving_square
 
 pytestmark = pytest.mark.slow
 
-SMALL = dict(height=32, width=48, window=6)
+SMALL = dict(height=16, width=32, window=6)
 
 
 @pytest.fixture(scope="module")

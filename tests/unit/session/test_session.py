@@ -18,7 +18,7 @@ from tests.unit.one_chunk import accept, plan_chunk, submit
 
 pytestmark = pytest.mark.slow
 
-SMALL = dict(height=32, width=48)
+SMALL = dict(height=16, width=32)
 
 
 def run(session: Session, chunks: int) -> list[Chunk]:
@@ -31,15 +31,15 @@ def digests(chunks: list[Chunk]) -> list[str]:
 
 def moving_square(count: int, speed: int = 1) -> Iterator[np.ndarray]:
     for number in range(count):
-        frame = np.zeros((32, 48, 3), np.uint8)
-        left = (number * speed) % 32
-        frame[8:24, left : left + 12] = (255, 120, 30)
+        frame = np.zeros((16, 32, 3), np.uint8)
+        left = (number * speed) % 24
+        frame[4:12, left : left + 8] = (255, 120, 30)
         yield frame
 
 
 def test_frames_are_pictures_of_the_size_asked_for() -> None:
     first, second = run(tiny_engine().session("sea", **SMALL), 2)
-    assert (first.frames.shape, second.frames.shape) == ((9, 32, 48, 3), (12, 32, 48, 3))
+    assert (first.frames.shape, second.frames.shape) == ((9, 16, 32, 3), (12, 16, 32, 3))
     assert first.frames.dtype == np.uint8
     assert first.frames.std() > 1
     assert set(first.timing.phases_ms) == {"text", "noise", "prompt", "step", "decode", "convert"}

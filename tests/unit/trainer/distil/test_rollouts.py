@@ -25,7 +25,7 @@ def test_a_rollout_is_the_stream_that_the_engine_serves(is_fast: bool) -> None:
     assert RowLots(7, "student", 3, [2], CPU).seeds_B[0] == lots.seeds_B[1], "whoever has the row"
     served, texts = list[torch.Tensor](), list[torch.Tensor]()
     for seed, prompt in zip(lots.seeds_B.tolist(), ("sea", "a boat at dawn"), strict=True):
-        with engine.session(prompt, height=32, width=48, window=WINDOW, seed=seed) as session:
+        with engine.session(prompt, height=16, width=32, window=WINDOW, seed=seed) as session:
             parcels = [plan_chunk(session) for _ in range(CHUNKS)]
             texts.append(parcels[0].conditioning)
             served.append(torch.cat([engine.generator.run(parcel).latents_out for parcel in parcels], dim=1))
