@@ -23,8 +23,8 @@ from benchmarks.report import write_report
 from benchmarks.workloads import WORKLOADS
 from millstream.commands.plan.calibrate import calibrate
 from millstream.planner.hardware import Device
-from millstream.profiler.findings import Finding
 from millstream.profiler.reading import read
+from millstream.profiler.rules.findings import Finding
 
 SEEDS = range(5000, 5050)
 """Of each simulated workload. Those below 5000 were looked at while the rules were written."""

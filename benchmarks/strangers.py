@@ -22,8 +22,8 @@ from typing import Any
 
 from benchmarks.event_tables import write_trace
 from benchmarks.report import write_report
-from millstream.profiler.findings import UNEXPLAINED, Finding
 from millstream.profiler.reading import read
+from millstream.profiler.rules.findings import UNEXPLAINED, Finding
 
 FOLDER = Path(__file__).parents[1] / "tests" / "fixtures" / "public_traces"
 MAKE = "python -m benchmarks.event_tables TRACE TABLE"

@@ -30,6 +30,8 @@ ELSEWHERE_US = 1000.0
 """A host that launches nothing for so long after a wait is at something else, and not held up by the wait."""
 SLOW_LAUNCH_US = 1000.0
 """A launch that takes so long loads its kernel first."""
+SLOW_START_US = 10_000.0
+"""A call that takes so long before the device has done anything makes its context first."""
 Index = NDArray[np.intp]
 
 # What the host does in a gap, by the first of these that it is in; what is left is its own.
@@ -160,13 +162,15 @@ class Anatomy:
         stuck = np.minimum(_beyond(self._synchronising.within(begin, handed), LATE_US), left)
         left = left - stuck
         spent["lost"] = float((lost + stuck).sum())
+        starting = np.minimum(self._starting.within(begin, handed), left)
+        left = left - starting
         for cause, kind in HOST_CAUSES.items():
             inside = np.minimum(self.host(kind).within(begin, handed), left)
             spent[cause] = float(inside.sum())
             left = left - inside
         calling = np.nan_to_num(np.minimum(_beyond(handed - np.clip(call.begin, begin, handed), PROMPT_US), left))
         left, loading = left - calling, _beyond(calling, SLOW_LAUNCH_US)
-        spent["warm-up"] = float(loading.sum())
+        spent["warm-up"] = float((starting + loading).sum())
         prompt = call.thought <= PROMPT_US
         after_wait = self.waiting.within(begin - STARTED_US, handed) > 0
         refills = prompt | (self.could_run_ahead & (call.thought <= ELSEWHERE_US))
@@ -184,6 +188,14 @@ class Anatomy:
         before_all = end <= self.busy.begin[0]
         unseen: Floats = np.where(before_all, _beyond(end - handed, LATE_US), lost)
         return unseen
+
+    @cached_property
+    def _starting(self) -> Intervals:
+        """Slow calls before the device is first seen, whatever they ask for: the first of a process makes the context."""
+        events = self.trace.events
+        calls = events.of(Kind.LAUNCH, Kind.ALLOCATION)
+        first = self.busy.begin[0] if len(self.busy) else self.begin
+        return self._union(calls[(events.length[calls] > SLOW_START_US) & (events.end[calls] <= first)])
 
     @cached_property
     def _synchronising(self) -> Intervals:

@@ -163,7 +163,7 @@ def test_first_launches_within_the_trace_are_said(tmp_path: Path) -> None:
     events = [step for n in range(20) for step in launched("gemm", 6000.0 * n, 500.0, n, after=5000.0)]
     for call in events[::2]:
         call["dur"] = 4990.0
-    assert "first launches" in doubts(tmp_path, events)
+    assert "first calls" in doubts(tmp_path, events)
 
 
 def test_captured_graphs_are_said(tmp_path: Path) -> None:

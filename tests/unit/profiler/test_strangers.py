@@ -10,8 +10,8 @@ import pytest
 from benchmarks.event_tables import reduce_trace, write_table, write_trace
 from benchmarks.mutated_traces import campaign
 from benchmarks.strangers import judgements, strangers, summary
-from millstream.profiler.findings import ADVICE
 from millstream.profiler.reading import read
+from millstream.profiler.rules.findings import ADVICE
 
 TRACES = Path(__file__).parents[2] / "fixtures" / "traces"
 
