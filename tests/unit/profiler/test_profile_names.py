@@ -166,6 +166,33 @@ def test_first_launches_within_the_trace_are_said(tmp_path: Path) -> None:
     assert "first calls" in doubts(tmp_path, events)
 
 
+def starts(folder: Path, name: str, length: float, category: str = "cuda_runtime") -> Reading:
+    """A call before twenty products that are launched ahead, as a process makes it first or a step at any time."""
+    products = [step for n in range(20) for step in launched("gemm", length + 900.0 * n, 850.0, n)]
+    return read([written(folder, [event(category, name, 0.0, length), *products])])
+
+
+@pytest.mark.parametrize("name", ["cudaMallocManaged", "cudaFree", "cuMemHostAlloc_v2", "cudaMemsetAsync"])
+def test_a_slow_call_before_the_device_is_first_seen_makes_its_context(tmp_path: Path, name: str) -> None:
+    verdict = starts(tmp_path, name, 60_000.0).diagnosis.verdict
+    assert (verdict.name, verdict.confidence) == ("warm-up", "medium"), "and is not the allocator's, whatever it asks for"
+    assert verdict.gain == pytest.approx(60 / 78, abs=0.02)
+
+
+def test_memory_that_is_asked_for_in_a_moment_or_later_is_the_allocators(tmp_path: Path) -> None:
+    (rank,) = starts(tmp_path, "cudaMalloc", 4000.0).group.ranks
+    assert rank.shares["allocator"] == pytest.approx(4 / 22, abs=0.02)
+    assert rank.shares["warm-up"] == 0
+
+
+def test_without_an_event_of_the_device_a_single_launch_is_enough_to_know_that_it_is_missing(tmp_path: Path) -> None:
+    events = [
+        event("cuda_runtime", "cudaMalloc", 0.0, 900.0),
+        event("cuda_runtime", "cudaLaunchKernel", 950.0, 9.0, correlation=1),
+    ]
+    assert "100% of 1 launches have nothing on the device" in doubts(tmp_path, events)
+
+
 def test_captured_graphs_are_said(tmp_path: Path) -> None:
     events = [step for n in range(20) for step in launched("gemm", 600.0 * n, 500.0, n)]
     events.append(event("cuda_runtime", "cudaStreamBeginCapture", 1.0, 1.0))
