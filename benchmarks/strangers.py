@@ -42,6 +42,8 @@ DIGITS = 6
 class BlindTest:
     """The first time that the profiler was asked, after the label was given."""
 
+    round: int
+    """Rules were mended after each."""
     accepted: tuple[str, ...]
     found: str
     confidence: str
@@ -104,11 +106,14 @@ def summary(judgements: dict[str, Judgement]) -> dict[str, Any]:
     }
 
 
-def blind_summary(labels: dict[str, Stranger]) -> dict[str, Any]:
+def blind_rounds(labels: dict[str, Stranger]) -> list[dict[str, Any]]:
     """What was said of those that were labelled first, when it was said first."""
-    first = [each.blind for each in labels.values() if each.blind is not None]
-    found = [Judgement(each.accepted, each.found, each.confidence) for each in first]
-    return {"traces": len(found), "right": sum(each.right for each in found), "by_confidence": by_confidence(found)}
+    tests = [each.blind for each in labels.values() if each.blind is not None]
+    found = []
+    for number in sorted({test.round for test in tests}):
+        said = [Judgement(test.accepted, test.found, test.confidence) for test in tests if test.round == number]
+        found.append({"traces": len(said), "right": sum(each.right for each in said), "by_confidence": by_confidence(said)})
+    return found
 
 
 def summarise(trace: Path) -> RunFacts:
@@ -156,7 +161,7 @@ def main() -> None:
         mark = "right" if each.right else "WRONG"
         print(f"{mark} {each.confidence:6} {each.found:24} {name}: {each.accepted[0]}, {labels[name].why}")
     if not options.list:
-        measured = {**summary(judgements), "blind": blind_summary(labels)}
+        measured = {**summary(judgements), "blind_rounds": blind_rounds(labels)}
         write_report("strangers", {"goal": "0.90 right, none high and wrong"}, measured)
 
 

@@ -31,7 +31,7 @@ ELSEWHERE_US = 1000.0
 SLOW_LAUNCH_US = 1000.0
 """A launch that takes so long loads its kernel first."""
 SLOW_START_US = 10_000.0
-"""A call that takes so long before the device has done anything makes its context first."""
+"""A call for memory that takes so long before the device has done anything makes its context first."""
 Index = NDArray[np.intp]
 
 # What the host does in a gap, by the first of these that it is in; what is left is its own.
@@ -156,14 +156,14 @@ class Anatomy:
         call = self._ending_calls()
         handed = call.handed_over(begin, end)
         queued = end - handed
+        ready = np.clip(self._ready, begin, handed)
+        starting, begin = ready - begin, ready
         lost, unknown = self._unseen(handed, end), np.where(call.missing, end - begin, 0.0)
         left = np.where(call.missing, 0.0, handed - begin)
         spent = {"queue": float((queued - lost).sum()), "unknown": float(unknown.sum())}
         stuck = np.minimum(_beyond(self._synchronising.within(begin, handed), LATE_US), left)
         left = left - stuck
         spent["lost"] = float((lost + stuck).sum())
-        starting = np.minimum(self._starting.within(begin, handed), left)
-        left = left - starting
         for cause, kind in HOST_CAUSES.items():
             inside = np.minimum(self.host(kind).within(begin, handed), left)
             spent[cause] = float(inside.sum())
@@ -190,12 +190,13 @@ class Anatomy:
         return unseen
 
     @cached_property
-    def _starting(self) -> Intervals:
-        """Slow calls before the device is first seen, whatever they ask for: the first of a process makes the context."""
+    def _ready(self) -> float:
+        """From when on the device can be used: the first call for memory of a process makes its context, and takes long."""
         events = self.trace.events
-        calls = events.of(Kind.LAUNCH, Kind.ALLOCATION)
+        calls = events.of(Kind.ALLOCATION)
         first = self.busy.begin[0] if len(self.busy) else self.begin
-        return self._union(calls[(events.length[calls] > SLOW_START_US) & (events.end[calls] <= first)])
+        slow = calls[(events.length[calls] > SLOW_START_US) & (events.end[calls] <= first)]
+        return float(events.end[slow].max(initial=self.begin))
 
     @cached_property
     def _synchronising(self) -> Intervals:

@@ -16,8 +16,9 @@ from millstream.profiler.rules.overheads import overheads
 from millstream.profiler.rules.trust import doubts, reasons_for_distrust
 from millstream.profiler.rules.work_bound import work_finding
 
-CLEAR, WORTH = 0.25, 0.10
-"""Gains from which on a cause is the bound whatever else there is, and from which on it can be."""
+CLEAR, MUCH, WORTH = 0.25, 0.15, 0.10
+"""Gains from which on a cause is the bound whatever else there is, beside work of which little is known, and from which on it
+can be."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +48,8 @@ def diagnose(run: RunFacts, *, bubble: float | None = None) -> Diagnosis:
 
 
 def _outweighs(overhead: Finding, work: Finding) -> bool:
-    return overhead.gain >= CLEAR or (overhead.gain >= WORTH and (overhead.gain >= work.gain or work.name == UNEXPLAINED))
+    enough = MUCH if work.name == UNEXPLAINED else max(WORTH, work.gain)
+    return overhead.gain >= min(CLEAR, enough)
 
 
 def _work_confidence(work: Finding, found: Sequence[Finding]) -> str:
@@ -64,4 +66,4 @@ def _confidence(verdict: Finding, found: Sequence[Finding]) -> str:
     runner_up = max((other.gain for other in found if other is not verdict), default=0.0)
     if verdict.gain >= 0.3 and verdict.gain >= 1.5 * runner_up:
         return "high"
-    return "medium" if verdict.gain >= 0.15 and verdict.gain >= 1.2 * runner_up else "low"
+    return "medium" if verdict.gain >= MUCH and verdict.gain >= 1.2 * runner_up else "low"

@@ -29,6 +29,8 @@ def reasons_for_distrust(rank: RankFacts) -> Iterator[str]:
     if record.launches >= (FEW_LAUNCHES if rank.has_device else 1) and record.launches_lost > LOST:
         why = "graphs were being captured" if record.captures else "events were lost"
         yield f"{100 * record.launches_lost:.0f}% of {record.launches} launches have nothing on the device: {why}"
+    if record.calls_device and not rank.has_device and not rank.kernels and not rank.talk.total:
+        yield "a device is called, and neither its work nor any operator is in the trace"
     if record.broken > BROKEN * (record.events + record.broken):
         yield f"{record.broken} of {record.events + record.broken} events have no time or a negative length"
     if record.doubled > OVERLAP:
