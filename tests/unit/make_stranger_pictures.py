@@ -3,7 +3,8 @@
     python -m tests.unit.make_stranger_pictures --tables FOLDER
 
 Their tables of events are not in this repository: fetch the traces from the sources that `labels.json` names, make tables with
-`benchmarks/event_tables.py`, and say where they lie. What is left out of a table, Python stacks and most arguments, the report then does not know.
+`benchmarks/event_tables.py`, and say where they lie. What is left out of a table, Python stacks and most arguments, the report
+then does not know.
 """
 
 from __future__ import annotations
