@@ -116,6 +116,13 @@ def blind_rounds(labels: dict[str, Stranger]) -> list[dict[str, Any]]:
     return found
 
 
+def mostly(facts: RunFacts) -> str:
+    """The kernels that take longest, by what they are."""
+    spent = {name: each.ms for rank in facts.ranks if rank.work for name, each in rank.work.classes.items()}
+    longest = max(spent, key=lambda name: spent[name], default="")
+    return f"{longest} {spent[longest] / (sum(spent.values()) or 1.0):.0%} of the work" if longest else "no work"
+
+
 def summarise(trace: Path) -> RunFacts:
     """What the rules look at, rounded, without the one name that is not ours; it is judged as the trace is."""
     with tempfile.TemporaryDirectory() as folder:
@@ -156,10 +163,13 @@ def main() -> None:
     if options.summarise is not None:
         write_facts(options.summarise)
     labels = strangers()
-    judgements = judged(kept_facts(), labels)
+    facts = kept_facts()
+    judgements = judged(facts, labels)
     for name, each in judgements.items() if options.list else ():
         mark = "right" if each.right else "WRONG"
-        print(f"{mark} {each.confidence:6} {each.found:24} {name}: {each.accepted[0]}, {labels[name].why}")
+        print(
+            f"{mark} {each.confidence:6} {each.found:24} {name}: {each.accepted[0]}, {labels[name].why}; {mostly(facts[name])}"
+        )
     if not options.list:
         measured = {**summary(judgements), "blind_rounds": blind_rounds(labels)}
         write_report("strangers", {"goal": "0.90 right, none high and wrong"}, measured)

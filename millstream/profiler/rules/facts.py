@@ -1,4 +1,4 @@
-"""What was measured of a run, as far as a rule looks at it: numbers and words of our own, no events and nobody's names.
+"""What was measured of a run, for rules to judge by: numbers and words of our own, no events and hardly a name.
 
 `measure.py` fills it from traces; msgspec writes and reads it, so that a run can be judged again without its traces
 (`benchmarks/strangers.py`). Shares are of the rank's wall where nothing else is said.
@@ -118,6 +118,7 @@ class WorkFacts:
     near_memory: dict[str, float]
     """Phases that are known as wholes: what they reach of the ceiling that holds them up."""
     classes: dict[str, KernelClass]
+    """For whoever reads the facts; no rule does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
