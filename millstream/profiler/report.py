@@ -37,7 +37,7 @@ SAID = {
     "exchange": "send and receive, not covered",
     "copy": "copies, not covered",
     "queue": "idle: queued, waits on the device",
-    "warm-up": "idle: first launches",
+    "warm-up": "idle: first calls",
     "lost": "idle: waits for what the trace does not show",
     "unknown": "idle: launch not in the trace",
     "allocator": "idle: allocator",

@@ -30,9 +30,7 @@ def _host(run: RunFacts, explained: float) -> list[Finding]:
     """What the host does while the device idles; of its own business a share may be explained by somebody else's."""
     ranks = run.even
     share = {name: fmean(rank.shares[name] for rank in ranks) for name in ranks[0].shares}
-    waits = _sync_gain(ranks, share)
-    beyond = max(0.0, share["sync"] - waits)  # the host would need that time had it never waited
-    host = max(0.0, share["host"] + share["compile"] + beyond - explained)
+    host = max(0.0, share["host"] + share["compile"] - explained)
     feed = share["data"] + share["encode"]
     return [
         Finding(
@@ -45,7 +43,7 @@ def _host(run: RunFacts, explained: float) -> list[Finding]:
         Finding(name="warm-up", gain=share["warm-up"], evidence=_warm_up_evidence(share["warm-up"])),
         Finding(name="queue-bound", gain=share["queue"], evidence=_queue_evidence(share["queue"])),
         Finding(name=UNEXPLAINED, gain=share["unknown"], evidence=_unknown_evidence(share["unknown"]), remedy=RECORD_HOST),
-        Finding(name="synchronisation", gain=waits, evidence=_sync_evidence(ranks, share)),
+        Finding(name="synchronisation", gain=_sync_gain(ranks, share), evidence=_sync_evidence(ranks, share)),
         Finding(name="allocator", gain=share["allocator"], evidence=_allocator_evidence(ranks, share["allocator"])),
         Finding(
             name="data- or encode-bound",

@@ -104,21 +104,6 @@ def test_a_host_that_thinks_long_after_a_wait_is_what_the_device_waits_for(tmp_p
     assert found.diagnosis.verdict.name == "CPU-bound"
 
 
-def test_what_a_host_needs_between_its_waits_is_its_own(tmp_path: Path) -> None:
-    """Tiny kernels, each waited for: without the waits the host would still take that long."""
-    rank = SimulatedRank(0, DEVICES["h200"], random.Random(3))
-    for _ in range(200):
-        rank.op("aten::add", "vectorized_elementwise_kernel", 2.0, dispatch=15.0)
-        rank.synchronise()
-    found = read(written(tmp_path, [rank]))
-    (shares,) = [each.shares for each in found.group.ranks]
-    gains = {finding.name: finding.gain for finding in (found.diagnosis.verdict, *found.diagnosis.others)}
-    assert shares["sync"] > 0.3, "the queue is empty because of the waits"
-    assert gains["synchronisation"] < 0.2, "of which hardly any is waiting"
-    assert found.diagnosis.verdict.name == "CPU-bound"
-    assert sum(gains.values()) == pytest.approx(1 - shares["work"], abs=0.05), "no idle time is nobody's"
-
-
 def test_a_gap_is_the_hosts_until_the_launch_and_the_queues_after_it(tmp_path: Path) -> None:
     """Forty times: 400 us of Python, a launch, and a device that begins 600 us after it."""
     rank = SimulatedRank(0, DEVICES["h200"], random.Random(3), noise=0.0)
