@@ -1,6 +1,6 @@
 """Does the profiler name the bottleneck that was put there? A confusion matrix over workloads whose bound is known.
 
-    python -m benchmarks.diagnosis                      # some five minutes on two cores that nobody else uses
+    python -m benchmarks.diagnosis                      # some minutes; on cores that nobody else uses
     python -m benchmarks.diagnosis --seeds 2 --runs 0   # a look, without what really runs; writes no result
 
 Simulated traces of GPUs (`workloads.py`), with sizes, noise and distractors by seed; and workloads that really run on this
