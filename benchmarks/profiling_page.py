@@ -60,6 +60,17 @@ def _named(taken: dict[str, int] | None, bound: str) -> tuple[str, str]:
     return f"{taken.get(bound, 0)} of {sum(taken.values())}", others
 
 
+def strangers() -> Iterator[str]:
+    found = report_of("strangers")["measured"]
+    asked = [(f"all {found['traces']}, by the rules as they are", found["by_confidence"])]
+    for number, each in enumerate(found["blind_rounds"], 1):
+        asked.append((f"blind, round {number}: {each['traces']} when first asked", each["by_confidence"]))
+    yield "| traces | high: right | medium: right | low: right |"
+    yield "|---|---|---|---|"
+    for name, counted in asked:
+        yield row([name, *(f"{counted[level]['right']} of {counted[level]['of']}" for level in ("high", "medium", "low"))])
+
+
 def fast_report() -> Iterator[str]:
     """What `millstream profile read … --gpu H200` prints of the trace that is kept with the tests."""
     page = Console(file=io.StringIO(), width=200)
@@ -70,7 +81,7 @@ def fast_report() -> Iterator[str]:
     yield "```"
 
 
-TABLES = {"spans": spans, "diagnosis": diagnosis, "fast_report": fast_report}
+TABLES = {"spans": spans, "diagnosis": diagnosis, "strangers": strangers, "fast_report": fast_report}
 
 if __name__ == "__main__":
     write_tables(PAGE, TABLES)

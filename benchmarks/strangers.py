@@ -1,109 +1,178 @@
 """Is the profiler right about traces that its authors never saw, and does it know when it is not?
 
-    python -m benchmarks.strangers            # right and wrong, by confidence
-    python -m benchmarks.strangers --list     # trace by trace
+    python -m benchmarks.strangers                       # right and wrong, by confidence
+    python -m benchmarks.strangers --list                # trace by trace
+    python -m benchmarks.strangers --summarise FOLDER    # first measure anew the traces that are in FOLDER
 
 `tests/fixtures/public_traces/labels.json` names public traces, each with its source, what its bottleneck is by reading it, and
-why. The traces are other people's and not in this repository: fetch one from its source and put its table of events beside the
-labels: `python -m benchmarks.event_tables TRACE tests/fixtures/public_traces/NAME.json.xz`. Those that are there are judged.
-Several answers are right where a reader would accept them: a host that launches a little and computes a little.
+why. The traces are other people's and not in this repository. What was measured of them is: `facts.json` beside the labels, the
+numbers that the rules judge by (`millstream/profiler/rules/facts.py`). After a change of what is measured, fetch traces from
+their sources, name them NAME.json, .json.gz or .sqlite (or NAME.json.xz, a table of `benchmarks/event_tables.py`), and
+summarise. Several answers are right where a reader would accept them: a host that launches a little and computes a little.
+Labels with `blind` were given before the profiler had seen the trace, and keep what it said then.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks.event_tables import write_trace
 from benchmarks.report import write_report
-from millstream.profiler.findings import UNEXPLAINED, Finding
 from millstream.profiler.reading import read
+from millstream.profiler.rules.diagnosis import diagnose
+from millstream.profiler.rules.facts import RunFacts
+from millstream.profiler.rules.findings import UNEXPLAINED
 
 FOLDER = Path(__file__).parents[1] / "tests" / "fixtures" / "public_traces"
-MAKE = "python -m benchmarks.event_tables TRACE TABLE"
+LABELS, FACTS = FOLDER / "labels.json", FOLDER / "facts.json"
 CONFIDENCES = ("high", "medium", "low")
+DIGITS = 6
+"""Of a number that is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlindTest:
+    """The first time that the profiler was asked, after the label was given."""
+
+    round: int
+    """Rules were mended after each."""
+    accepted: tuple[str, ...]
+    found: str
+    confidence: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stranger:
-    name: str
     source: str
     accepted: tuple[str, ...]
     """What may be answered; the first is meant."""
     why: str
-
-    @property
-    def table(self) -> Path:
-        return FOLDER / f"{self.name}.json.xz"
-
-    def judged(self, folder: Path) -> Finding:
-        return read([write_trace(self.table, folder / f"{self.name}.json")]).diagnosis.verdict
+    blind: BlindTest | None = None
 
 
 @dataclass(frozen=True)
 class Judgement:
-    of: Stranger
-    found: Finding
+    accepted: tuple[str, ...]
+    found: str
+    confidence: str
 
     @property
     def right(self) -> bool:
-        return self.found.name in self.of.accepted
+        return self.found in self.accepted
 
 
-def strangers() -> list[Stranger]:
-    labels = json.loads((FOLDER / "labels.json").read_text())
-    return [Stranger(name=name, **{**label, "accepted": tuple(label["accepted"])}) for name, label in labels.items()]
+def strangers() -> dict[str, Stranger]:
+    return msgspec.json.decode(LABELS.read_bytes(), type=dict[str, Stranger])
 
 
-def judgements(chosen: list[Stranger]) -> Iterator[Judgement]:
-    with tempfile.TemporaryDirectory() as folder:
-        for stranger in chosen:
-            yield Judgement(stranger, stranger.judged(Path(folder)))
+def kept_facts() -> dict[str, RunFacts]:
+    return msgspec.json.decode(FACTS.read_bytes(), type=dict[str, RunFacts])
 
 
-def summary(judged: list[Judgement]) -> dict[str, Any]:
-    by_confidence = {
+def judged(facts: dict[str, RunFacts], labels: dict[str, Stranger]) -> dict[str, Judgement]:
+    verdicts = {name: diagnose(facts[name]).verdict for name in labels}
+    return {name: Judgement(labels[name].accepted, found.name, found.confidence) for name, found in verdicts.items()}
+
+
+def by_confidence(judgements: Iterable[Judgement]) -> dict[str, dict[str, int]]:
+    found = list(judgements)
+    return {
         confidence: {
-            "right": sum(each.right for each in judged if each.found.confidence == confidence),
-            "of": sum(each.found.confidence == confidence for each in judged),
+            "right": sum(each.right for each in found if each.confidence == confidence),
+            "of": sum(each.confidence == confidence for each in found),
         }
         for confidence in CONFIDENCES
     }
+
+
+def summary(judgements: dict[str, Judgement]) -> dict[str, Any]:
+    wrong = {name: each for name, each in judgements.items() if not each.right}
     return {
-        "traces": len(judged),
-        "named_as_meant": sum(each.found.name == each.of.accepted[0] for each in judged),
-        "unexplained_and_right": sum(each.right and each.found.name == UNEXPLAINED for each in judged),
-        "right": round(sum(each.right for each in judged) / len(judged), 4),
-        "high_and_wrong": by_confidence["high"]["of"] - by_confidence["high"]["right"],
-        "by_confidence": by_confidence,
-        "wrong": {
-            each.of.name: [each.of.accepted[0], each.found.name, each.found.confidence] for each in judged if not each.right
-        },
+        "traces": len(judgements),
+        "named_as_meant": sum(each.found == each.accepted[0] for each in judgements.values()),
+        "unexplained_and_right": sum(each.right and each.found == UNEXPLAINED for each in judgements.values()),
+        "right": round(1 - len(wrong) / len(judgements), 4),
+        "high_and_wrong": sum(each.confidence == "high" for each in wrong.values()),
+        "by_confidence": by_confidence(judgements.values()),
+        "wrong": {name: [each.accepted[0], each.found, each.confidence] for name, each in wrong.items()},
     }
+
+
+def blind_rounds(labels: dict[str, Stranger]) -> list[dict[str, Any]]:
+    """What was said of those that were labelled first, when it was said first."""
+    tests = [each.blind for each in labels.values() if each.blind is not None]
+    found = []
+    for number in sorted({test.round for test in tests}):
+        said = [Judgement(test.accepted, test.found, test.confidence) for test in tests if test.round == number]
+        found.append({"traces": len(said), "right": sum(each.right for each in said), "by_confidence": by_confidence(said)})
+    return found
+
+
+def mostly(facts: RunFacts) -> str:
+    """The kernels that take longest, by what they are."""
+    spent = {name: each.ms for rank in facts.ranks if rank.work for name, each in rank.work.classes.items()}
+    longest = max(spent, key=lambda name: spent[name], default="")
+    return f"{longest} {spent[longest] / (sum(spent.values()) or 1.0):.0%} of the work" if longest else "no work"
+
+
+def summarise(trace: Path) -> RunFacts:
+    """What the rules look at, rounded, without the one name that is not ours; it is judged as the trace is."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_trace(trace, Path(folder) / "trace.json") if trace.suffix == ".xz" else trace
+        reading = read([path])
+    ranks = tuple(replace(rank, host=replace(rank.host, prepares="")) for rank in reading.facts.ranks)
+    kept = msgspec.convert(_rounded(msgspec.to_builtins(replace(reading.facts, ranks=ranks))), RunFacts)
+    before, after = reading.diagnosis.verdict, diagnose(kept).verdict
+    assert (before.name, before.confidence) == (after.name, after.confidence), f"{trace}: {before}, and then {after}"
+    return kept
+
+
+def write_facts(folder: Path) -> None:
+    """Of traces that are there; of others what is kept stays."""
+    there = {name: path for name in strangers() for path in folder.glob(f"{name}.[js]*")}
+    facts = (kept_facts() if FACTS.exists() else {}) | {name: summarise(path) for name, path in there.items()}
+    lines = [f"{json.dumps(name)}:{msgspec.json.encode(facts[name]).decode()}" for name in sorted(facts)]
+    FACTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print(f"measured {len(there)} of {len(strangers())} traces anew")
+
+
+def _rounded(value: Any) -> Any:
+    match value:
+        case float():
+            return float(f"{value:.{DIGITS}g}")
+        case dict():
+            return {key: _rounded(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_rounded(each) for each in value]
+    return value
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="trace by trace, and write no result")
+    parser.add_argument("--summarise", type=Path, metavar="FOLDER", help="traces or tables of events by their labels' names")
     options = parser.parse_args()
-    here = [stranger for stranger in strangers() if stranger.table.exists()]
-    if not here:
-        sys.exit(f"no tables of events are in {FOLDER}; fetch traces that labels.json names, then: {MAKE}")
-    judged = list(judgements(here))
-    found = summary(judged)
-    for each in judged if options.list else ():
+    if options.summarise is not None:
+        write_facts(options.summarise)
+    labels = strangers()
+    facts = kept_facts()
+    judgements = judged(facts, labels)
+    for name, each in judgements.items() if options.list else ():
         mark = "right" if each.right else "WRONG"
-        print(f"{mark} {each.found.confidence:6} {each.found.name:24} {each.of.name}: {each.of.accepted[0]}, {each.of.why}")
-    for confidence, counted in found["by_confidence"].items():
-        print(f"{confidence}: {counted['right']} right of {counted['of']}")
+        print(
+            f"{mark} {each.confidence:6} {each.found:24} {name}: {each.accepted[0]}, {labels[name].why}; {mostly(facts[name])}"
+        )
     if not options.list:
-        write_report("strangers", {"goal": "0.90 right, none high and wrong"}, found)
+        measured = {**summary(judgements), "blind_rounds": blind_rounds(labels)}
+        write_report("strangers", {"goal": "0.90 right, none high and wrong"}, measured)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ ELSEWHERE_US = 1000.0
 """A host that launches nothing for so long after a wait is at something else, and not held up by the wait."""
 SLOW_LAUNCH_US = 1000.0
 """A launch that takes so long loads its kernel first."""
+SLOW_START_US = 10_000.0
+"""A call for memory that takes so long before the device has done anything makes its context first."""
 Index = NDArray[np.intp]
 
 # What the host does in a gap, by the first of these that it is in; what is left is its own.
@@ -154,6 +156,8 @@ class Anatomy:
         call = self._ending_calls()
         handed = call.handed_over(begin, end)
         queued = end - handed
+        ready = np.clip(self._ready, begin, handed)
+        starting, begin = ready - begin, ready
         lost, unknown = self._unseen(handed, end), np.where(call.missing, end - begin, 0.0)
         left = np.where(call.missing, 0.0, handed - begin)
         spent = {"queue": float((queued - lost).sum()), "unknown": float(unknown.sum())}
@@ -166,7 +170,7 @@ class Anatomy:
             left = left - inside
         calling = np.nan_to_num(np.minimum(_beyond(handed - np.clip(call.begin, begin, handed), PROMPT_US), left))
         left, loading = left - calling, _beyond(calling, SLOW_LAUNCH_US)
-        spent["warm-up"] = float(loading.sum())
+        spent["warm-up"] = float((starting + loading).sum())
         prompt = call.thought <= PROMPT_US
         after_wait = self.waiting.within(begin - STARTED_US, handed) > 0
         refills = prompt | (self.could_run_ahead & (call.thought <= ELSEWHERE_US))
@@ -184,6 +188,15 @@ class Anatomy:
         before_all = end <= self.busy.begin[0]
         unseen: Floats = np.where(before_all, _beyond(end - handed, LATE_US), lost)
         return unseen
+
+    @cached_property
+    def _ready(self) -> float:
+        """From when on the device can be used: the first call for memory of a process makes its context, and takes long."""
+        events = self.trace.events
+        calls = events.of(Kind.ALLOCATION)
+        first = self.busy.begin[0] if len(self.busy) else self.begin
+        slow = calls[(events.length[calls] > SLOW_START_US) & (events.end[calls] <= first)]
+        return float(events.end[slow].max(initial=self.begin))
 
     @cached_property
     def _synchronising(self) -> Intervals:

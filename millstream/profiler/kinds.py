@@ -53,7 +53,7 @@ _SYNC = re.compile(
 )
 """Copies that block wait for all that was queued before them."""
 _ALLOCATION = re.compile(
-    r"^(cuda|hip)(Malloc|Free|HostAlloc|HostFree|MallocHost|FreeHost|MallocAsync|FreeAsync)|^cuMem(Map|Unmap|Create|Release|Alloc|Free)"
+    r"^(cuda|hip)(Malloc|Free|HostAlloc|HostFree|MallocHost|FreeHost|MallocAsync|FreeAsync)|^cuMem(Map|Unmap|Create|Release|Alloc|HostAlloc|Free)"
 )
 _GRAPH = re.compile(r"GraphLaunch")
 _LAUNCH = re.compile(r"Launch|^runFunction|MemcpyAsync|MemsetAsync|Memcpy\w*Async")

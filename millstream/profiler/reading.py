@@ -10,12 +10,14 @@ from millstream.core.errors import TraceError
 from millstream.planner.bubbles import bubble
 from millstream.planner.hardware import Device, named_by_driver
 from millstream.profiler.compilation import Compilation, SourcePlace, read_compilation
-from millstream.profiler.diagnosis import Diagnosis, diagnose
 from millstream.profiler.host_gaps import HostGap, host_gaps
+from millstream.profiler.measure import measure
 from millstream.profiler.memory import MemoryUse, memory_use
 from millstream.profiler.phases import PhaseTimes, merge_phases, read_phases
 from millstream.profiler.ranks import TracedGroup, gather
 from millstream.profiler.reach.roofline import Roofline, roofline
+from millstream.profiler.rules.diagnosis import Diagnosis, diagnose
+from millstream.profiler.rules.facts import RunFacts
 from millstream.profiler.trace import read_trace
 
 MAX_RANKS = 64
@@ -26,6 +28,8 @@ class Reading:
     group: TracedGroup
     roofs: tuple[Roofline, ...]
     """Of the mesh, in order."""
+    facts: RunFacts
+    """All that the diagnosis follows from."""
     diagnosis: Diagnosis
     phases: PhaseTimes
     """Periods of the rank that has most of them; each phase of the first rank that has it."""
@@ -65,11 +69,13 @@ def read(
     group = gather(traces)
     roofs = tuple(roofline(rank, device or _device_of(rank.trace.device_name, rank.has_device, here)) for rank in group.mesh)
     predicted = bubble("1f1b", stages, micro_batches) if stages is not None and micro_batches is not None else None
+    facts = measure(group, roofs)
     phases = [read_phases(rank.trace) for rank in group.ranks]
     return Reading(
         group=group,
         roofs=roofs,
-        diagnosis=diagnose(group, roofs, bubble=predicted),
+        facts=facts,
+        diagnosis=diagnose(facts, bubble=predicted),
         phases=merge_phases(phases),
         memory=tuple(memory_use(rank.trace, rank.begin) for rank in group.ranks),
         compilation=tuple(read_compilation(rank.trace, log) for rank in group.ranks),

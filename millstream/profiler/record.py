@@ -9,11 +9,11 @@ from typing import Any
 
 from millstream.profiler.against_plan import ComparedLine
 from millstream.profiler.difference import TraceChange
-from millstream.profiler.findings import Finding
 from millstream.profiler.memory import MemoryUse
 from millstream.profiler.reach.phase_reach import PhaseReach
 from millstream.profiler.reach.roofline import FamilyTime
 from millstream.profiler.reading import Reading
+from millstream.profiler.rules.findings import Finding
 
 FORMAT = "millstream-reading"
 VERSION = 1

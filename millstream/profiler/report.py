@@ -13,12 +13,12 @@ from millstream.planner.drawing import Bar, Lane, curves, lanes, stacked_bars
 from millstream.planner.page import Row, page, table
 from millstream.profiler.against_plan import ComparedLine
 from millstream.profiler.anatomy import Anatomy
-from millstream.profiler.findings import UNEXPLAINED, UNTRUSTED, Finding
 from millstream.profiler.intervals import Intervals
 from millstream.profiler.kinds import Kind
 from millstream.profiler.reach.ceilings import peak
 from millstream.profiler.reach.roofline import Roofline
 from millstream.profiler.reading import Reading
+from millstream.profiler.rules.findings import UNEXPLAINED, UNTRUSTED, Finding
 
 CELLS = 430
 """Of a lane: finer than this is not seen."""
@@ -37,7 +37,7 @@ SAID = {
     "exchange": "send and receive, not covered",
     "copy": "copies, not covered",
     "queue": "idle: queued, waits on the device",
-    "warm-up": "idle: first launches",
+    "warm-up": "idle: first calls",
     "lost": "idle: waits for what the trace does not show",
     "unknown": "idle: launch not in the trace",
     "allocator": "idle: allocator",

@@ -1,9 +1,10 @@
 """Makes docs/pictures/stranger-*.png again: the tops of reports on five traces of other projects, as a browser shows them.
 
-    python -m tests.unit.make_stranger_pictures
+    python -m tests.unit.make_stranger_pictures --tables FOLDER
 
-Their tables of events are not in this repository: `benchmarks/strangers.py` says how they are fetched, and --tables where they
-lie. What is left out of a table, Python stacks and most arguments, the report then does not know.
+Their tables of events are not in this repository: fetch the traces from the sources that `labels.json` names, make tables with
+`benchmarks/event_tables.py`, and say where they lie. What is left out of a table, Python stacks and most arguments, the report
+then does not know.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.event_tables import write_trace
-from benchmarks.strangers import FOLDER
 from tests.server.browser import chromium
 from tests.unit.make_report_pictures import PICTURES, millstream
 
@@ -29,7 +29,7 @@ TOP = {"width": 960, "height": 760}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", type=Path, default=FOLDER)
+    parser.add_argument("--tables", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=PICTURES)
     parser.add_argument("--whole", action="store_true", help="the whole pages, to look at")
     options = parser.parse_args()

@@ -45,7 +45,8 @@ def _read(paths: Sequence[Path]) -> MemorySnapshot | FlightReading:
     if all(map(is_flight, records)):
         flights = read_flights(dict(enumerate(records)))
         if not flights.collectives:
-            raise TraceError("the flight recorder holds no collective; set TORCH_NCCL_TRACE_BUFFER_SIZE and dump again")
+            buffer = "TORCH_FR_BUFFER_SIZE=2000 (before torch 2.8 TORCH_NCCL_TRACE_BUFFER_SIZE)"
+            raise TraceError(f"the flight recorder holds no collective; run with {buffer} and dump again")
         return flights
     if len(records) == 1 and is_snapshot(records[0]):
         return read_snapshot(records[0])

@@ -100,3 +100,7 @@ def test_profile_read_takes_dumps_and_leaves_traces_to_others(tmp_path: Path, ca
     ]
     with pytest.raises(TraceError, match="neither a snapshot of memory"):
         run_read_dumps([memory, flown], as_json=False)
+    flown.write_text(json.dumps(flight()))
+    with pytest.raises(TraceError, match="TORCH_FR_BUFFER_SIZE=2000") as refused:
+        run_read_dumps([flown], as_json=False)
+    assert "\n" not in str(refused.value)

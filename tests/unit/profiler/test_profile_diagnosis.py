@@ -15,10 +15,10 @@ from benchmarks.diagnosis import Case, confusion, simulated, summary
 from benchmarks.simulated_traces import COMPUTE, TALK, SimulatedRank, collective
 from benchmarks.workloads import WORKLOADS, Workload, block
 from millstream.planner.hardware import DEVICES
-from millstream.profiler.findings import ADVICE, UNTRUSTED, Finding
-from millstream.profiler.overheads import BETWEEN_OPERATORS, IN_LONG_GAPS
 from millstream.profiler.ranks import gather
 from millstream.profiler.reading import Reading, read
+from millstream.profiler.rules.findings import ADVICE, UNTRUSTED, Finding
+from millstream.profiler.rules.overheads import BETWEEN_OPERATORS, IN_LONG_GAPS
 from millstream.profiler.trace import read_trace
 
 pytestmark = pytest.mark.slow

@@ -163,7 +163,36 @@ def test_first_launches_within_the_trace_are_said(tmp_path: Path) -> None:
     events = [step for n in range(20) for step in launched("gemm", 6000.0 * n, 500.0, n, after=5000.0)]
     for call in events[::2]:
         call["dur"] = 4990.0
-    assert "first launches" in doubts(tmp_path, events)
+    assert "first calls" in doubts(tmp_path, events)
+
+
+def starts(folder: Path, name: str, length: float) -> Reading:
+    """2 ms in which nothing is called, a call, and twenty products that are launched ahead."""
+    products = [step for n in range(20) for step in launched("gemm", 2000.0 + length + 900.0 * n, 850.0, n)]
+    call = event("cuda_runtime", name, 2000.0, length)
+    return read([written(folder, [event("user_annotation", "main", 0.0, 9.0), call, *products])])
+
+
+@pytest.mark.parametrize("name", ["cudaMallocManaged", "cudaFree", "cuMemHostAlloc_v2"])
+def test_a_slow_call_before_the_device_is_first_seen_makes_its_context(tmp_path: Path, name: str) -> None:
+    verdict = starts(tmp_path, name, 60_000.0).diagnosis.verdict
+    assert (verdict.name, verdict.confidence) == ("warm-up", "medium"), "and is not the allocator's, whatever it asks for"
+    assert verdict.gain == pytest.approx(62 / 80, abs=0.01), "with what was before it"
+
+
+def test_memory_that_is_asked_for_in_a_moment_or_later_is_the_allocators(tmp_path: Path) -> None:
+    (rank,) = starts(tmp_path, "cudaMalloc", 4000.0).group.ranks
+    assert rank.shares["allocator"] == pytest.approx(4 / 24, abs=0.01)
+    assert rank.shares["warm-up"] == 0
+
+
+def test_without_an_event_of_the_device_a_single_launch_is_enough_to_know_that_it_is_missing(tmp_path: Path) -> None:
+    events = [
+        event("cuda_runtime", "cudaMalloc", 0.0, 900.0),
+        event("cuda_runtime", "cudaLaunchKernel", 950.0, 9.0, correlation=1),
+    ]
+    assert "100% of 1 launches have nothing on the device" in doubts(tmp_path, events)
+    assert "neither its work nor any operator is in the trace" in doubts(tmp_path, events[:1])
 
 
 def test_captured_graphs_are_said(tmp_path: Path) -> None:

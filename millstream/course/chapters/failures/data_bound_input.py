@@ -13,8 +13,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from millstream.core.errors import CourseError
 from millstream.course.reader import Reader
 from millstream.parallel.training.task import FlowRows
-from millstream.profiler.diagnosis import Diagnosis
 from millstream.profiler.reading import read
+from millstream.profiler.rules.diagnosis import Diagnosis
 from millstream.trainer.tuning.loader import RowLoader
 
 DATA_BOUND = "data- or encode-bound"

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
-import numpy as np
+from millstream.profiler.rules.facts import SHORT_US, RankFacts, RunFacts, mean
+from millstream.profiler.rules.findings import UNEXPLAINED, Finding
 
-from millstream.profiler.anatomy import Anatomy
-from millstream.profiler.findings import UNEXPLAINED, Finding
-from millstream.profiler.kinds import PREPARES, Kind
-from millstream.profiler.ranks import TracedGroup, quickest_exchanges, transfer_share, waits_for_decode
-
-SHORT_US = 10.0
-"""A kernel that ends before the host can launch the next."""
 RECORD_HOST = "record the host as well: without its launch calls nobody knows why the device idles"
 BETWEEN_OPERATORS = "compile, larger batches, less Python between operators"
 """Where the host is all there is."""
-LONG_US = 5000.0
 IN_LONG_GAPS = "see what the host does in the longest gaps (record stacks if it is not named); do it ahead in other processes"
 """Where most of the idle time is in gaps that no launch would fill."""
-Ranks = Sequence[Anatomy]
+RESERVES = 1.3
+"""Times what is allocated: more lies idle."""
+Ranks = Sequence[RankFacts]
 
 
-def overheads(group: TracedGroup, *, bubble: float | None = None) -> list[Finding]:
+def overheads(run: RunFacts, *, bubble: float | None = None) -> list[Finding]:
     """Largest first. `bubble` is the share of idle time that the schedule predicts, if one is known."""
-    decode = _decode_wait(group)
-    waiting = _waiting(group, decode, bubble)
-    found = [*_host(group, max(0.0, decode - _in_receive(group))), *_talk(group), *waiting]
+    decode = _decode_wait(run)
+    waiting = _waiting(run, decode, bubble)
+    found = [*_host(run, max(0.0, decode - _in_receive(run))), *_talk(run), *waiting]
     return sorted((finding for finding in found if finding.gain > 0), key=lambda finding: -finding.gain)
 
 
-def _host(group: TracedGroup, explained: float) -> list[Finding]:
+def _host(run: RunFacts, explained: float) -> list[Finding]:
     """What the host does while the device idles; of its own business a share may be explained by somebody else's."""
-    ranks = _even(group)
+    ranks = run.even
     share = {name: fmean(rank.shares[name] for rank in ranks) for name in ranks[0].shares}
     host = max(0.0, share["host"] + share["compile"] - explained)
     feed = share["data"] + share["encode"]
@@ -61,71 +56,57 @@ def _host(group: TracedGroup, explained: float) -> list[Finding]:
     ]
 
 
-def _talk(group: TracedGroup) -> list[Finding]:
+def _talk(run: RunFacts) -> list[Finding]:
     """Collectives: the transfer, and waiting for whoever comes last."""
-    mesh = group.mesh
-    skew = _mean(mesh, lambda rank: min(rank.shares["collective"], _waited(group, rank)))
-    transfer = max(0.0, _mean(mesh, lambda rank: rank.shares["collective"]) - skew) + _sent(group)
+    mesh = run.mesh
+    skew = mean(mesh, lambda rank: min(rank.shares["collective"], rank.talk.waited))
+    transfer = max(0.0, mean(mesh, lambda rank: rank.shares["collective"]) - skew) + _sent(run)
     return [
         Finding(name="communication-bound", gain=transfer, evidence=_transfer_evidence(mesh, transfer)),
-        Finding(name="straggler", gain=skew, evidence=_skew_evidence(group, skew)),
+        Finding(name="straggler", gain=skew, evidence=_skew_evidence(run, skew)),
     ]
 
 
-def _waiting(group: TracedGroup, decode: float, bubble: float | None) -> list[Finding]:
+def _waiting(run: RunFacts, decode: float, bubble: float | None) -> list[Finding]:
     """Receives: for a front that decodes, or because too little is in flight."""
-    in_receive = max(0.0, _in_receive(group) - decode)
+    in_receive = max(0.0, _in_receive(run) - decode)
     predicted = "" if bubble is None else f"; the schedule predicts {_percent(bubble)}"
     said = f"{_percent(in_receive)} of the wall spent in receive{predicted}"
     return [
         Finding(name="bubble-bound", gain=in_receive, evidence=(said,)),
-        Finding(name="decode-bound", gain=decode, evidence=_decode_evidence(group, decode)),
+        Finding(name="decode-bound", gain=decode, evidence=_decode_evidence(run, decode)),
     ]
 
 
-def _even(group: TracedGroup) -> Ranks:
-    """Without the slow rank: what makes it slow is what the others wait for, and counts once, as waiting."""
-    return tuple(rank for rank in group.mesh if rank.rank != group.skew.straggler)
-
-
-def _waited(group: TracedGroup, rank: Anatomy) -> float:
-    return 1e3 * group.skew.waited_ms.get(rank.rank, 0.0) / rank.wall
-
-
-def _sent(group: TracedGroup) -> float:
+def _sent(run: RunFacts) -> float:
     """Exchanges, had nobody waited."""
-    quickest = quickest_exchanges(group.ranks)
-    return _mean(_even(group), lambda rank: min(rank.shares["exchange"], transfer_share(rank, quickest)))
+    return mean(run.even, lambda rank: min(rank.shares["exchange"], rank.talk.sent))
 
 
-def _in_receive(group: TracedGroup) -> float:
-    return max(0.0, _mean(_even(group), lambda rank: rank.shares["exchange"]) - _sent(group))
+def _in_receive(run: RunFacts) -> float:
+    return max(0.0, mean(run.even, lambda rank: rank.shares["exchange"]) - _sent(run))
 
 
-def _decode_wait(group: TracedGroup) -> float:
-    """Only where clocks agree, and only if it is most of what the mesh waits for."""
-    front = group.front
-    if front is None or not group.same_clock:
-        return 0.0
-    waits = _mean(group.mesh, lambda rank: waits_for_decode(rank, front))
-    waiting = _mean(group.mesh, lambda rank: (rank.idle.total + (rank.exchanges - rank.work).total) / rank.wall)
-    return waits if waits >= 0.5 * waiting else 0.0
+def _decode_wait(run: RunFacts) -> float:
+    """Only if it is most of what the mesh waits for."""
+    waits = mean(run.mesh, lambda rank: rank.talk.stands_for_front)
+    return waits if waits >= 0.5 * mean(run.mesh, lambda rank: rank.talk.stands) else 0.0
 
 
 def _sync_gain(ranks: Ranks, share: dict[str, float]) -> float:
     """However little it waits, a host that has work to do needs the time for it."""
     lost = share["sync"] + share["copy"]
-    if not any(len(rank.waiting) for rank in ranks):
+    if not any(rank.host.waiting for rank in ranks):
         return lost
-    room = _mean(ranks, lambda rank: 1 - max(rank.shares["work"], 1 - rank.blocked.total / rank.wall))
+    room = mean(ranks, lambda rank: 1 - max(rank.shares["work"], 1 - rank.host.blocked))
     return min(lost, max(room, 0.0))
 
 
 def _host_remedy(ranks: Ranks) -> str:
     if not _has_device(ranks):
         return BETWEEN_OPERATORS
-    lengths = np.concatenate([rank.idle.end - rank.idle.begin for rank in ranks])
-    return IN_LONG_GAPS if lengths[lengths >= LONG_US].sum() > lengths.sum() / 2 else ""
+    in_long = mean(ranks, lambda rank: rank.host.idle_long - rank.host.idle / 2) > 0
+    return IN_LONG_GAPS if in_long else ""
 
 
 def _host_evidence(ranks: Ranks, share: float, compiling: float) -> tuple[str, ...]:
@@ -135,32 +116,32 @@ def _host_evidence(ranks: Ranks, share: float, compiling: float) -> tuple[str, .
     if compiling >= 0.01:
         said.append(f"{_percent(compiling)} of it goes into compiling: warm up first, and see the recompilations")
     calls = "launch calls" if has_device else "operators"
-    return (*said, f"{calls} come {_mean(ranks, _calls_per_ms):.1f} to the millisecond")
+    return (*said, f"{calls} come {mean(ranks, lambda rank: rank.host.calls_per_ms):.1f} to the millisecond")
 
 
 def _launch_evidence(ranks: Ranks, share: float) -> tuple[str, ...]:
-    kernels = sum(len(rank.workers) for rank in ranks)
+    kernels = sum(rank.kernels for rank in ranks)
     return (
-        f"{_percent(_mean(ranks, _short_share))} of {kernels} kernels take under {SHORT_US:.0f} us",
+        f"{_percent(mean(ranks, lambda rank: rank.short))} of {kernels} kernels take under {SHORT_US:.0f} us",
         f"{_percent(share)} of the wall the queue is empty while the host does nothing but launch",
     )
 
 
 def _loading_evidence(ranks: Ranks, share: float) -> tuple[str, ...]:
     """Who is slow: workers that this process waits for, or this process that prepares its input itself."""
-    names = {rank.trace.names[i] for rank in ranks for i in rank.trace.events.name[rank.trace.events.of(Kind.DATA)]}
+    sources = {rank.host.input_from for rank in ranks}
     if share < 0.01:
         return ()
-    if any("MultiProcessing" in name for name in names):
+    if "workers" in sources:
         return ("it waits for the data loader's workers: more of them, or less for each to do",)
-    if any("SingleProcess" in name for name in names):
+    if "process" in sources:
         return ("the input is read and prepared in this process: give the data loader workers",)
-    prepares = sorted(name for name in names if PREPARES.search(name))
-    return (f"nobody is waited for: this process prepares its input, as in {prepares[0][:100]}",) if prepares else ()
+    prepares = sorted(rank.host.prepares for rank in ranks if rank.host.prepares)
+    return (f"nobody is waited for: this process prepares its input, as in {prepares[0]}",) if prepares else ()
 
 
 def _warm_up_evidence(share: float) -> tuple[str, ...]:
-    return (f"{_percent(share)} of the wall the device idles in launches over 1 ms: they load their kernels first",)
+    return (f"{_percent(share)} of the wall the device idles in slow first calls, which make its context or load kernels",)
 
 
 def _queue_evidence(share: float) -> tuple[str, ...]:
@@ -174,8 +155,8 @@ def _unknown_evidence(share: float) -> tuple[str, ...]:
 
 
 def _sync_evidence(ranks: Ranks, share: dict[str, float]) -> tuple[str, ...]:
-    calls = sum(len(rank.trace.events.of(Kind.SYNC)) for rank in ranks)
-    waited = _mean(ranks, lambda rank: rank.waiting.total / rank.wall)
+    calls = sum(rank.host.waits for rank in ranks)
+    waited = mean(ranks, lambda rank: rank.host.waiting)
     return (
         f"{calls} calls make the host wait for the device, {_percent(waited)} of the wall",
         f"the device then idles {_percent(share['sync'])}; copies that nothing covers take {_percent(share['copy'])}",
@@ -183,58 +164,41 @@ def _sync_evidence(ranks: Ranks, share: dict[str, float]) -> tuple[str, ...]:
 
 
 def _transfer_evidence(mesh: Ranks, share: float) -> tuple[str, ...]:
-    total = _mean(mesh, lambda rank: (rank.collectives | rank.exchanges).total / rank.wall)
+    total = mean(mesh, lambda rank: rank.talk.total)
     said = f"communication takes {_percent(total)} of the wall, {_percent(share)} of it transfer that no work covers"
     if len(mesh) > 1:
         return (said,)
     return (said, "one rank only: waiting for others counts as transfer; give the other ranks' traces")
 
 
-def _skew_evidence(group: TracedGroup, share: float) -> tuple[str, ...]:
-    skew, slow = group.skew, group.skew.straggler
-    said = f"ranks wait for the last to come {_percent(share)} of the wall, over {skew.matched} collectives"
-    if slow is None:
+def _skew_evidence(run: RunFacts, share: float) -> tuple[str, ...]:
+    said = f"ranks wait for the last to come {_percent(share)} of the wall, over {run.matched} collectives"
+    if run.straggler is None:
         return (said, "no rank is the last by habit: the lengths of their work vary")
-    return (said, f"rank {slow} comes last to {_percent(skew.last[slow])} of them")
+    return (said, f"rank {run.straggler} comes last to {_percent(run.comes_last)} of them")
 
 
-def _decode_evidence(group: TracedGroup, share: float) -> tuple[str, ...]:
-    if group.front is None:
-        return ()
-    busy = group.front.decoding.total / group.front.wall
-    return (f"the front decodes {_percent(busy)} of the wall; the mesh waits meanwhile, {_percent(share)} of its own",)
+def _decode_evidence(run: RunFacts, share: float) -> tuple[str, ...]:
+    return tuple(
+        f"the front decodes {_percent(rank.talk.decoding)} of the wall; the mesh waits meanwhile, {_percent(share)} of its own"
+        for rank in run.ranks
+        if rank.rank == run.front
+    )
 
 
 def _allocator_evidence(ranks: Ranks, share: float) -> tuple[str, ...]:
-    calls = sum(len(rank.trace.events.of(Kind.ALLOCATION)) for rank in ranks)
+    calls = sum(rank.host.allocations for rank in ranks)
     said = [f"{calls} calls to the driver for memory, {_percent(share)} of the wall with the device idle"]
     for rank in ranks:
-        memory = rank.trace.memory
-        allocated, reserved = (int(values.max(initial=0)) for values in (memory.allocated, memory.reserved))
-        if allocated and reserved > 1.3 * allocated:
-            said.append(f"rank {rank.rank} reserves {reserved / allocated:.1f} times what it allocates")
-        retries = rank.trace.ours.get("allocation_retries")
-        if isinstance(retries, int) and retries:
-            said.append(f"rank {rank.rank}: {retries} allocations had to be tried again")
+        if rank.host.reserves > RESERVES:
+            said.append(f"rank {rank.rank} reserves {rank.host.reserves:.1f} times what it allocates")
+        if rank.host.retries:
+            said.append(f"rank {rank.rank}: {rank.host.retries} allocations had to be tried again")
     return tuple(said)
 
 
 def _has_device(ranks: Ranks) -> bool:
     return any(rank.has_device for rank in ranks)
-
-
-def _calls_per_ms(rank: Anatomy) -> float:
-    calls = rank.trace.events.of(Kind.LAUNCH, Kind.GRAPH) if rank.has_device else rank.workers
-    return 1e3 * len(calls) / rank.wall
-
-
-def _short_share(rank: Anatomy) -> float:
-    lengths = rank.trace.events.length[rank.workers]
-    return float((lengths < SHORT_US).mean()) if len(lengths) else 0.0
-
-
-def _mean(ranks: Ranks, measure: Callable[[Anatomy], float]) -> float:
-    return fmean(measure(rank) for rank in ranks)
 
 
 def _percent(share: float) -> str:

@@ -7,26 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
-from millstream.profiler.findings import UNEXPLAINED, Finding
-from millstream.profiler.ranks import TracedGroup
-from millstream.profiler.reach.roofline import Roofline
+from millstream.profiler.rules.facts import RunFacts, WorkFacts, mean
+from millstream.profiler.rules.findings import UNEXPLAINED, Finding
 
 
-def work_finding(group: TracedGroup, roofs: Sequence[Roofline]) -> Finding:
+def work_finding(run: RunFacts) -> Finding:
     """The device works: what holds the work up."""
-    mesh = group.mesh
-    work = fmean(rank.shares["work"] for rank in mesh)
-    decode = fmean((rank.decoding & rank.busy).total / rank.wall for rank in mesh)
+    work = mean(run.mesh, lambda rank: rank.shares["work"])
+    decode = mean(run.mesh, lambda rank: rank.talk.working)
     if decode >= 0.5:
         others = f"{100 * decode:.0f}% of the wall is decoding, {100 * max(0.0, work - decode):.0f}% other work"
         confidence = "high" if decode >= 0.6 else "medium"
         return Finding(name="decode-bound", gain=decode, evidence=(others,), confidence=confidence)
-    found = _Known.of(roofs)
-    evidence = (_known_line(work, found), *_near_lines(found, roofs))
+    works = [rank.work for rank in run.mesh if rank.work is not None]
+    found = _Known.of(works)
+    evidence = (_known_line(work, found), *_near_lines(found, works))
     if max(found.compute, found.memory) < 0.3 or found.graphed >= 0.5:
-        missing = _missing(found, roofs)
+        missing = _missing(found, works)
         gain = 0.0 if missing else work * (1 - found.reached)
         return Finding(name=UNEXPLAINED, gain=gain, evidence=evidence, remedy=missing)
     larger, smaller = max(found.compute, found.memory), min(found.compute, found.memory)
@@ -49,15 +47,16 @@ class _Known:
     """Of the ceilings, by what is known."""
 
     @classmethod
-    def of(cls, roofs: Sequence[Roofline]) -> _Known:
-        total = sum(roof.work_ms for roof in roofs) or 1.0
+    def of(cls, works: Sequence[WorkFacts]) -> _Known:
+        total = sum(each.work_ms for each in works) or 1.0
+        known = sum(each.shaped_ms + each.counted_ms for each in works) or 1.0
         return cls(
-            shaped=sum(roof.shaped_ms for roof in roofs) / total,
-            counted=sum(roof.counted_ms for roof in roofs) / total,
-            graphed=sum(roof.graphed_ms for roof in roofs) / total,
-            compute=sum(roof.compute_ms for roof in roofs) / total,
-            memory=sum(roof.memory_ms for roof in roofs) / total,
-            reached=sum(roof.floor_ms for roof in roofs) / (sum(roof.known_ms for roof in roofs) or 1.0),
+            shaped=sum(each.shaped_ms for each in works) / total,
+            counted=sum(each.counted_ms for each in works) / total,
+            graphed=sum(each.graphed_ms for each in works) / total,
+            compute=sum(each.compute_ms for each in works) / total,
+            memory=sum(each.memory_ms for each in works) / total,
+            reached=sum(each.floor_ms for each in works) / known,
         )
 
     @property
@@ -72,22 +71,24 @@ def _known_line(work: float, found: _Known) -> str:
     return f"{busy}; {shaped} of that is known by shapes, {100 * found.counted:.0f}% by phase"
 
 
-def _near_lines(found: _Known, roofs: Sequence[Roofline]) -> Iterator[str]:
+def _near_lines(found: _Known, works: Sequence[WorkFacts]) -> Iterator[str]:
     near = f"{100 * found.compute:.0f}% of the work is near the measured peak"
     yield f"{near}, {100 * found.memory:.0f}% near the memory's bandwidth"
-    phases = [phase for roof in roofs for phase in roof.phases]
-    for ceiling, is_compute in (("measured peak", True), ("memory's bandwidth", False)):
-        reached = [f"{phase.name} {100 * phase.reached:.0f}%" for phase in phases if phase.is_compute is is_compute]
+    for ceiling, by_phase in (
+        ("measured peak", [each.near_peak for each in works]),
+        ("memory's bandwidth", [each.near_memory for each in works]),
+    ):
+        reached = [f"{name} {100 * share:.0f}%" for phases in by_phase for name, share in phases.items()]
         if reached:
             yield f"of the {ceiling}: {', '.join(reached)}"
 
 
-def _missing(found: _Known, roofs: Sequence[Roofline]) -> str:
+def _missing(found: _Known, works: Sequence[WorkFacts]) -> str:
     """What has to be known before the work can be named; nothing where the trace has all."""
     asked = []
     if found.unknown >= 0.5:
         graphs = found.graphed >= 0.5 * found.unknown
         asked.append("CUDA graphs carry no shapes: record once without graphs" if graphs else "record shapes")
-    if any(roof.device is None for roof in roofs):
+    if not all(each.knows_device for each in works):
         asked.append("name the device with --gpu, or measure this one with millstream plan calibrate")
     return "; ".join(asked)

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from millstream.profiler.findings import UNEXPLAINED, UNTRUSTED, Finding
-from millstream.profiler.overheads import overheads
-from millstream.profiler.ranks import TracedGroup
-from millstream.profiler.reach.roofline import Roofline
-from millstream.profiler.trust import doubts, reasons_for_distrust
-from millstream.profiler.work_bound import work_finding
+from millstream.profiler.rules.facts import RunFacts
+from millstream.profiler.rules.findings import UNEXPLAINED, UNTRUSTED, Finding
+from millstream.profiler.rules.overheads import overheads
+from millstream.profiler.rules.trust import doubts, reasons_for_distrust
+from millstream.profiler.rules.work_bound import work_finding
 
-CLEAR, WORTH = 0.25, 0.10
-"""Gains from which on a cause is the bound whatever else there is, and from which on it can be."""
+CLEAR, MUCH, WORTH = 0.25, 0.15, 0.10
+"""Gains from which on a cause is the bound whatever else there is, beside work of which little is known, and from which on it
+can be."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,27 +28,28 @@ class Diagnosis:
     doubts: tuple[str, ...]
 
 
-def diagnose(group: TracedGroup, roofs: Sequence[Roofline], *, bubble: float | None = None) -> Diagnosis:
-    """`roofs` are of the mesh, in order; `bubble` is the share that the schedule predicts, if one is known."""
-    distrust = [f"rank {rank.rank}: {reason}" for rank in group.ranks for reason in reasons_for_distrust(rank)]
+def diagnose(run: RunFacts, *, bubble: float | None = None) -> Diagnosis:
+    """`bubble` is the share that the schedule predicts, if one is known."""
+    distrust = [f"rank {rank.rank}: {reason}" for rank in run.ranks for reason in reasons_for_distrust(rank)]
     if distrust:
         return Diagnosis(
             verdict=Finding(name=UNTRUSTED, gain=0.0, evidence=tuple(distrust), confidence="high"), others=(), doubts=()
         )
-    found = overheads(group, bubble=bubble)
-    work = work_finding(group, roofs)
-    less_sure = tuple(doubts(group))
+    found = overheads(run, bubble=bubble)
+    work = work_finding(run)
+    less_sure = tuple(doubts(run))
     verdict = found[0] if found and _outweighs(found[0], work) else work
     others = tuple(finding for finding in (*found, work) if finding is not verdict and finding.gain >= 0.01)
     sure = _confidence(verdict, found) if verdict is not work else _work_confidence(work, found)
-    nobody_in_particular = verdict.name == "straggler" and group.skew.straggler is None
+    nobody_in_particular = verdict.name == "straggler" and run.straggler is None
     if (less_sure or nobody_in_particular) and sure == "high":
         sure = "medium"
     return Diagnosis(verdict=replace(verdict, confidence=sure), others=others, doubts=less_sure)
 
 
 def _outweighs(overhead: Finding, work: Finding) -> bool:
-    return overhead.gain >= CLEAR or (overhead.gain >= WORTH and (overhead.gain >= work.gain or work.name == UNEXPLAINED))
+    enough = MUCH if work.name == UNEXPLAINED else max(WORTH, work.gain)
+    return overhead.gain >= min(CLEAR, enough)
 
 
 def _work_confidence(work: Finding, found: Sequence[Finding]) -> str:
@@ -65,4 +66,4 @@ def _confidence(verdict: Finding, found: Sequence[Finding]) -> str:
     runner_up = max((other.gain for other in found if other is not verdict), default=0.0)
     if verdict.gain >= 0.3 and verdict.gain >= 1.5 * runner_up:
         return "high"
-    return "medium" if verdict.gain >= 0.15 and verdict.gain >= 1.2 * runner_up else "low"
+    return "medium" if verdict.gain >= MUCH and verdict.gain >= 1.2 * runner_up else "low"

@@ -1,0 +1,1 @@
+"""What a run is bound by, judged from facts alone: nothing here knows a trace."""
