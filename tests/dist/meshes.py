@@ -14,7 +14,7 @@ from millstream.core.topology import Topology
 from millstream.mesh.processes import Run
 from millstream.engine.engine import Engine
 from millstream.mesh.launch import LaunchedMesh, launcher
-from millstream.mesh.config import MeshLimits
+from millstream.core.mesh_limits import MeshLimits
 from millstream.mesh.rank import run_rank
 from millstream.mesh.recovery import MeshTransport
 

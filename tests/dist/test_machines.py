@@ -22,12 +22,13 @@ from typer.testing import CliRunner
 
 from millstream.cli.main import app
 from millstream.core.errors import ConfigError, DeviceError, MeshError
+from millstream.core.mesh_limits import MeshLimits
 from millstream.core.topology import Topology
 from millstream.mesh.rendezvous import Rendezvous, MeetingPoint
 from millstream.session.journal import read_journal
 from millstream.engine.engine import Engine
 from millstream.mesh.launch import Placement, joiner, placement
-from millstream.mesh.config import MeshConfig, MeshLimits
+from millstream.mesh.config import MeshConfig
 from millstream.mesh.rank import GLOO, NCCL, rank_device
 from millstream.mesh.startup import differences, facts_of
 from tests.dist.meshes import MODEL, mesh_engine
@@ -250,3 +251,14 @@ def test_what_torchrun_sets_is_read_and_half_of_it_is_refused(monkeypatch: pytes
 def test_limits_that_cannot_be_kept_are_refused() -> None:
     with pytest.raises(ConfigError, match="two heartbeats"):
         MeshLimits(heartbeat_s=2.0, window_s=3.0)
+    for typed in ("start=0", "hang=nan", "start=inf"):
+        with pytest.raises(ConfigError, match="above 0 and at most 86400 seconds"):
+            MeshLimits.parse(typed)
+    for typed in ("start", "sart=9", "start=soon", "9", "start=1,,hang=2"):
+        with pytest.raises(ConfigError, match="seconds of heartbeat, window, start, hang, stop, for example start=900,hang=300"):
+            MeshLimits.parse(typed)
+
+
+def test_limits_are_typed_as_seconds_by_name() -> None:
+    assert MeshLimits.parse("") == MeshLimits()
+    assert MeshLimits.parse("start=900, hang=0.5") == MeshLimits(start_s=900.0, hang_s=0.5)
