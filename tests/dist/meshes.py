@@ -20,7 +20,7 @@ from millstream.mesh.recovery import MeshTransport
 
 MODEL: dict[str, Any] = dict(weights="random:3", device="cpu", dtype="float32")
 SMALL: dict[str, Any] = dict(height=32, width=48, window=6)
-LIMITS = MeshLimits(heartbeat_s=0.25, window_s=3.0, start_s=30.0, hang_s=20.0, stop_s=3.0)
+LIMITS = MeshLimits(heartbeat_s=0.25, window_s=3.0, start_s=90.0, hang_s=60.0, stop_s=3.0)
 
 
 @contextmanager
