@@ -46,7 +46,7 @@ class Broadcast:
     def __init__(self, mesh: RankGroup) -> None:
         self._mesh = mesh
 
-    def send(self, data: bytes | memoryview, *, what: str) -> None:
+    def send(self, data: bytes | memoryview, *, what: str, more: bool = False) -> None:
         self.receive(data if isinstance(data, memoryview) else memoryview(bytearray(data)), what=what)
 
     def receive(self, into: memoryview, *, what: str) -> None:
