@@ -27,7 +27,7 @@ from millstream.core.topology import Topology
 from millstream.mesh.rendezvous import Rendezvous, MeetingPoint
 from millstream.session.journal import read_journal
 from millstream.engine.engine import Engine
-from millstream.mesh.launch import Placement, joiner, placement
+from millstream.mesh.launch import Placement, joiner, launcher, placement
 from millstream.mesh.config import MeshConfig
 from millstream.mesh.rank import GLOO, NCCL, rank_device
 from millstream.mesh.startup import differences, facts_of
@@ -246,6 +246,18 @@ def test_a_missing_gpu_is_said_before_anybody_waits(monkeypatch: pytest.MonkeyPa
     assert rank_device(replace(CONFIG, device="cuda"), 2) == (torch.device("cuda", 2), NCCL)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert rank_device(replace(CONFIG, device="cuda"), 2) == (torch.device("cuda", 0), GLOO)
+
+
+def test_fewer_gpus_than_a_topology_is_for_are_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    launcher(replace(CONFIG, device="cuda"))
+    assert not caplog.records
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    launcher(replace(CONFIG, device="cuda"))
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("front+tp2 is for 3 GPUs and 2 are here: ranks share them")
 
 
 def test_what_torchrun_sets_is_read_and_half_of_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
