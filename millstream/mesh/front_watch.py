@@ -29,7 +29,7 @@ GATHER_S = 0.3
 """For the others' words, once one has gone: the one who knows why may be a moment later. Of a rank that was killed while the
 mesh was at rest, nobody knows more."""
 KNOWN_S = 3.0
-"""For the watch to see what the link has felt. It is known much sooner, but where a machine has far more to do than it can."""
+"""At most, for the watch to find out why the link has failed; only an overloaded machine needs more than `GATHER_S`."""
 
 
 class FrontWatch:

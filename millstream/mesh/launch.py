@@ -154,7 +154,9 @@ def launcher(config: MeshConfig, *, run: Run = run_rank) -> Callable[[], Launche
     if config.device == "cuda" and wanted > here:
         log.warning(
             "%s is for %d GPUs and %d are here: ranks share them and speak through host memory; for speed, give each its own",
-            *(config.topology, wanted, here),
+            config.topology,
+            wanted,
+            here,
         )
     return lambda: LaunchedMesh(config, Rendezvous.host(), run=run)
 

@@ -1,8 +1,8 @@
 """A line between two processes: bytes both ways, over one socket. Ends at once, on both sides, when one side is gone.
 
 One thread sends and one receives, the same or another; `hang_up` is for any. Of two processes that both have much to say, one
-must listen meanwhile: the front has a thread that does nothing else. A message is several small parts and a few large ones:
-its parts leave together, and small ones are read together, because every call of the system costs as much as packing a message.
+must listen meanwhile: the front has a thread that does nothing else. A message is a few small parts and a few large ones:
+all leave in one call of the system where they can, and small ones are read in one.
 """
 
 from __future__ import annotations

@@ -239,9 +239,7 @@ def dies_while_starting(config: MeshConfig, number: int, meeting: MeetingPoint, 
         elif point == "checks":
             RankCheck.check = die_here(RankCheck.check)
         else:
-            named = {"reads weights": "load_dit", "joins": "join_groups", "makes groups": "create_groups", "calls": "call"}[
-                point
-            ]
+            named = {"reads weights": "load_dit", "joins": "join_groups", "makes groups": "create_groups", "calls": "call"}[point]
             setattr(rank, named, die_here(getattr(rank, named)))
     rank.run_rank(config, number, meeting)
 

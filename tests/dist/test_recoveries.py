@@ -87,7 +87,9 @@ def join(service: Service, name: str, **terms: Any) -> Owner:
         (WORKER, "checks"),
     ],
 )
-def test_a_rank_that_is_killed_while_the_mesh_is_brought_back_costs_another_start(who: int, point: str, tmp_path: Path) -> None:
+def test_a_rank_that_is_killed_while_the_mesh_is_brought_back_costs_another_start(
+    who: int, point: str, tmp_path: Path
+) -> None:
     run = partial(broken.dies_while_starting, point=point, who=who, deaths=tmp_path)
     with mesh_engine(run=run) as engine, engine.session("sea", **SMALL) as session:
         next(session.stream(1))
