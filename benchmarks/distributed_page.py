@@ -73,8 +73,8 @@ def stream_batch_pipeline() -> Iterator[str]:
 
 def breaks() -> Iterator[str]:
     kills, rank_kills, envelope = (report_of(name) for name in ("kills", "rank_kills", "envelope"))
-    yield "| what | command | found | goal |"
-    yield "|---|---|---|---|"
+    yield "| what | command | found | goal | on |"
+    yield "|---|---|---|---|---|"
     gone = f"ranks left behind by {kills['configuration']['kills']} killed fronts are gone after, at most"
     yield _line(gone, kills, f"{kills['measured']['ranks_gone_s']['longest']:g} s", f"{kills['measured']['goal_s']:g} s")
     back, asked = rank_kills["measured"], rank_kills["configuration"]
@@ -99,7 +99,9 @@ def breaks() -> Iterator[str]:
 
 
 def _line(what: str, report: dict[str, Any], found: str, goal: str) -> str:
-    return row([what, f"`python -m benchmarks.{report['benchmark']}`", found, goal])
+    used, hardware = report["configuration"].get("device", "cpu"), report["hardware"]
+    where = hardware["gpu"] if used == "cuda" else f"{hardware['cores']} cores"
+    return row([what, f"`python -m benchmarks.{report['benchmark']}`", found, goal, where])
 
 
 TABLES = {

@@ -2,6 +2,10 @@
 
     python -m benchmarks.rank_kills --kills 1000 --processes 5
 
+It may be stopped at any time, by SIGTERM or Ctrl-C: fronts finish the recovery they are in, and the report is of the kills so
+far. The same command goes on from there: what each front has seen is a line of `out/rank_kills-COMMIT.jsonl`, written every
+`AT_A_TIME` kills. Delete that file to begin anew.
+
 Each process is a front of its own: the service that a server runs, a mesh of two ranks, and people who never stop steering.
 Every control that was acknowledged must be applied, every chunk be shown once and in order, no recovery may hang, the front
 must say that it is in trouble while it is, and hold as many descriptors and threads at the end as at the beginning. What is
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import multiprocessing
 import os
 import random
@@ -22,13 +27,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing.synchronize import Event
+from pathlib import Path
 
 import torch
 
 from benchmarks.report import write_report
+from millstream.commands.report import current_commit
 from millstream.core.controls import Receipt, SetPrompt, WeightedPrompt
 from millstream.core.errors import MillstreamError
 from millstream.core.topology import Topology
@@ -46,9 +54,14 @@ STEER_S = 0.4
 """Between two controls of one person."""
 IN_A_ROW = 4
 """Kills, from one that met a sound mesh to the last that met the same recovery; a mesh is given up after twice as many."""
+AT_A_TIME = 50
+"""Kills of one front; then another one takes its place."""
 HANG_S = 60.0
 GOAL_P95_S = 3.0
 SEED = 18
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOPPED: Event
+"""One that all processes share."""
 PROMPTS = ("a white boat on the sea at dawn", "rain over the hills", "a lantern in the snow")
 
 
@@ -162,6 +175,8 @@ class Front:
         until(lambda: not self.service.trouble, "a mesh")
         before = [len(person.chunks) for person in self.people]
         until(lambda: any(len(now.chunks) > then for now, then in zip(self.people, before, strict=True)), "a chunk")
+        if STOPPED.is_set():  # a signal may have reached the ranks as well: this recovery is not from our kills alone
+            return
         now = time.monotonic()
         tally.back_s += [now - killed for killed in times]
         tally.held.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
@@ -194,8 +209,18 @@ def serving() -> Iterator[Service]:
             service.close()
 
 
+def begin(stopped: Event) -> None:
+    """In each process: a signal is for whoever started it, who tells the others."""
+    global STOPPED
+    STOPPED = stopped
+    for each in SIGNALS:
+        signal.signal(each, lambda *_: None)
+
+
 def kill_ranks(number: int, kills: int) -> Tally:
     """In a process of its own."""
+    if STOPPED.is_set():
+        return Tally()
     torch.set_num_threads(1)
     with serving() as service:
         front = Front(service, [Person(service, f"{number}-{seat}") for seat in range(VIEWERS)], SEED + number)
@@ -204,7 +229,7 @@ def kill_ranks(number: int, kills: int) -> Tally:
             thread.start()
         try:
             until(lambda: all(person.chunks for person in front.people), "everybody's first chunk")
-            while (done := len(front.tally.back_s)) < kills:
+            while (done := len(front.tally.back_s)) < kills and not STOPPED.is_set():
                 front.one_recovery(kills - done)
                 print(f"front {number}: {len(front.tally.back_s)} kills, back after {front.tally.back_s[-1]:.1f} s", flush=True)
         except Hang as hang:
@@ -220,17 +245,19 @@ def kill_ranks(number: int, kills: int) -> Tally:
     return front.tally
 
 
-def report(tallies: list[Tally]) -> None:
+def report(tallies: list[Tally], processes: int) -> None:
     ordered = sorted(seconds for tally in tallies for seconds in tally.back_s)
     counts = sum((tally.counts for tally in tallies), Counter[str]())
     names = ("chunks", "chunks_shown_twice", "chunks_skipped", "chunks_out_of_order", "controls_acknowledged", "controls_lost")
-    grown = [[after - before for before, after in zip(tally.held[0], tally.held[-1], strict=True)] for tally in tallies]
+    held = [tally.held for tally in tallies if tally.held]
+    grown = [[after - before for before, after in zip(each[0], each[-1], strict=True)] for each in held]
     write_report(
         "rank_kills",
         {
             "topology": TOPOLOGY,
             "model": "wan-tiny",
-            "processes": len(tallies),
+            "processes": processes,
+            "fronts": len(tallies),
             "viewers": VIEWERS,
             "seed": SEED,
             "load_average": os.getloadavg()[0],
@@ -254,16 +281,45 @@ def report(tallies: list[Tally]) -> None:
     )
 
 
+def read_tallies(path: Path) -> list[Tally]:
+    """Of fronts that were there before."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = [Tally(**json.loads(line)) for line in lines]
+    for tally in found:
+        tally.counts, tally.refused = Counter(tally.counts), Counter(tally.refused)
+    return found
+
+
+def run_fronts(kills: int, first: int, processes: int) -> Iterator[Tally]:
+    """What each has seen, as they are done. A signal ends those under way early, and no other begins."""
+    shares = [min(AT_A_TIME, kills - begun) for begun in range(0, kills, AT_A_TIME)]
+    context = multiprocessing.get_context("spawn")
+    stopped = context.Event()
+    for each in SIGNALS:
+        signal.signal(each, lambda *_: stopped.set())
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=begin, initargs=(stopped,)) as pool:
+        futures = [pool.submit(kill_ranks, first + number, share) for number, share in enumerate(shares)]
+        for future in as_completed(futures):
+            tally = future.result()
+            if tally.held or tally.hangs:
+                yield tally
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Kill ranks of meshes at random moments.")
     parser.add_argument("--kills", type=int, default=1000, help="of all fronts together")
     parser.add_argument("--processes", type=int, default=1, help="fronts at the same time; each has two ranks")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    count = options.processes
-    shares = [options.kills // count + (number < options.kills % count) for number in range(count)]
-    with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
-        report(list(pool.map(kill_ranks, range(count), shares)))
+    path = Path(f"out/rank_kills-{current_commit().removesuffix('+')}.jsonl")  # its own report changes the tree
+    path.parent.mkdir(exist_ok=True)
+    tallies = read_tallies(path)
+    for tally in run_fronts(options.kills - sum(len(each.back_s) for each in tallies), len(tallies), options.processes):
+        tallies.append(tally)
+        with path.open("a") as file:
+            file.write(json.dumps(vars(tally)) + "\n")
+    if any(tally.held for tally in tallies):
+        report(tallies, options.processes)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from millstream.cli.bench import bench
 from millstream.cli.course import course
 from millstream.cli.fleet import fleet
 from millstream.cli.options import PlacedOptions, Schedule, StreamOptions, grouped
-from millstream.cli.parts import Lora, Overwrite, Quiet, TopologyName, Weights, parse_lora, plain_errors
+from millstream.cli.parts import Limits, Lora, Overwrite, Quiet, TopologyName, Weights, parse_lora, plain_errors
 from millstream.cli.plan import plan
 from millstream.cli.profile import profile
 from millstream.cli.serve import serve
@@ -130,6 +130,7 @@ def replay(
     fast: Annotated[str, typer.Option(help="auto is what the journal was made with; else as generate has it.")] = "auto",
     precision: Annotated[str, typer.Option("--precision", "--dtype", help="auto is the journal's.")] = "auto",
     topology: TopologyName = "local",
+    mesh_limits: Limits = "",
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
@@ -152,6 +153,7 @@ def replay(
             fast=fast,
             precision=precision,
             topology=topology,
+            limits=mesh_limits,
             overwrite=overwrite,
             quiet=quiet,
         )

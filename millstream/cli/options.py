@@ -21,6 +21,7 @@ import typer
 from millstream.cli.parts import (
     Device,
     ExchangeGroups,
+    Limits,
     Lora,
     TopologyName,
     VAEDevices,
@@ -31,6 +32,7 @@ from millstream.cli.parts import (
 )
 from millstream.core.config import parse_size
 from millstream.core.engine_config import EngineConfig, EngineOptions
+from millstream.core.mesh_limits import MeshLimits
 from millstream.core.topology import Topology
 
 Model = Annotated[str, typer.Option("--model", "-m", help="A registered model; see [bold]millstream doctor[/].")]
@@ -106,6 +108,7 @@ class PlacedOptions(ModelOptions):
 
     lora: Lora = None
     topology: TopologyName = "local"
+    mesh_limits: Limits = ""
     compile: Compile = Compiler.off
     exchange_groups: ExchangeGroups = 1
     vae_devices: VAEDevices = None
@@ -118,6 +121,7 @@ class PlacedOptions(ModelOptions):
             ModelOptions.engine(self),
             loras=tuple(parse_lora(text) for text in self.lora or ()),
             topology=Topology.parse(self.topology),
+            limits=MeshLimits.parse(self.mesh_limits),
             compile_backend="" if self.compile is Compiler.off else self.compile.value,
             head_groups=self.exchange_groups,
             vae_devices=tuple(parse_devices(self.vae_devices)),

@@ -38,6 +38,14 @@ VAEDevices = Annotated[
 ExchangeGroups = Annotated[
     int, typer.Option("--exchange-groups", help="With spN: groups that heads travel in, each while the next is projected.")
 ]
+Limits = Annotated[
+    str,
+    typer.Option(
+        "--mesh-limits",
+        help="Seconds that ranks are waited for, where weights or chunks take long: start=900,hang=300.",
+        show_default=False,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table.")]
 Lora = Annotated[
     list[str] | None,

@@ -14,6 +14,7 @@ from millstream.core.config import pixel_frames
 from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import JournalError
 from millstream.core.files import file_digest
+from millstream.core.mesh_limits import MeshLimits
 from millstream.core.speed import dtype_of, parse_speed
 from millstream.core.topology import Topology
 from millstream.engine import snapshot
@@ -39,6 +40,7 @@ def run_replay(
     fast: str,
     precision: str,
     topology: str,
+    limits: str,
     overwrite: bool,
     quiet: bool,
 ) -> int:
@@ -55,6 +57,7 @@ def run_replay(
         device=device or header.device,
         dtype=header.dtype if precision == "auto" else dtype_of(precision),
         topology=Topology.parse(topology),
+        limits=MeshLimits.parse(limits),
         speed=parse_speed(fast, precision, automatic=header.speed),
         compile_backend="" if header.compile == "off" else header.compile,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from millstream.core.mesh_limits import MeshLimits
 from millstream.core.rewind import NO_REWIND, RewindConfig
 from millstream.core.speed import Speed
 from millstream.core.topology import LOCAL, Topology
@@ -25,6 +26,8 @@ class EngineConfig:
     dtype: str = "auto"
     """`auto` is what the device multiplies in hardware."""
     topology: Topology = LOCAL
+    limits: MeshLimits = field(default_factory=MeshLimits)
+    """How long the processes of that topology wait for each other."""
     speed: Speed = field(default_factory=Speed)
     """What this model cannot use of it is left plain."""
     compile_backend: str = ""

@@ -34,7 +34,7 @@ from millstream.engine.vae_place import place_vae
 from millstream.generation.brake import Brake
 from millstream.generation.generator import Generator
 from millstream.generation.stopwatch import Stopwatch
-from millstream.mesh.config import MeshConfig, MeshLimits
+from millstream.mesh.config import MeshConfig
 from millstream.mesh.first_split import pictures_s
 from millstream.mesh.launch import Launch, launcher
 from millstream.mesh.recovery import MeshTransport
@@ -63,7 +63,6 @@ class Engine:
         config: EngineConfig | str,
         *,
         stream: StreamConfig | None = None,
-        limits: MeshLimits | None = None,
         launch: Launch = launcher,
         **fields: Any,
     ) -> None:
@@ -87,7 +86,7 @@ class Engine:
         self.model = accelerate(self._loaded(), self.speed if self.topology.is_local else of_pictures(self.speed), beside)
         stopwatch = Stopwatch(self.device)
         self._generator = self._generator_here(stopwatch) if self.topology.is_local else None
-        self.mesh = None if self.topology.is_local else self._launched(launch, limits)
+        self.mesh = None if self.topology.is_local else self._launched(launch)
         """Where the generator is spread over ranks."""
         transport = self.mesh or LocalTransport(self.generator)
         self._parts = SharedParts(
@@ -311,10 +310,10 @@ class Engine:
             compile_blocks(self.model.dit, backend=self.config.compile_backend)
         return Generator(self.model.dit, stopwatch, commits="paired" if self.speed.paired_commits else "later")
 
-    def _launched(self, launch: Launch, limits: MeshLimits | None) -> MeshTransport:
+    def _launched(self, launch: Launch) -> MeshTransport:
         """To a mesh that is started for it."""
         config = replace(self.config, speed=self.speed)
-        mesh = MeshConfig.of(config, self.device, self.dtype, limits=limits, front_s=self._front_s())
+        mesh = MeshConfig.of(config, self.device, self.dtype, front_s=self._front_s())
         return MeshTransport(launch(mesh), self.device)
 
     def _front_s(self) -> float:

@@ -28,6 +28,8 @@ TICK_S = 0.05
 GATHER_S = 0.3
 """For the others' words, once one has gone: the one who knows why may be a moment later. Of a rank that was killed while the
 mesh was at rest, nobody knows more."""
+KNOWN_S = 3.0
+"""At most, for the watch to find out why the link has failed; only an overloaded machine needs more than `GATHER_S`."""
 
 
 class FrontWatch:
@@ -61,7 +63,7 @@ class FrontWatch:
 
     def why(self, symptom: str) -> MeshLost:
         """The best reason there is for what the link has noticed."""
-        self._decided.wait(2 * GATHER_S)
+        self._decided.wait(KNOWN_S)
         return self._problem or MeshLost(symptom, from_outside=self._rank_processes is None)
 
     def _run(self) -> None:

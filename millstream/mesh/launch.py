@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+
+import torch
 
 from millstream.core.errors import ConfigError, MeshGivenUp, MeshLost
 from millstream.core.topology import FRONT, Topology
@@ -19,6 +22,8 @@ from millstream.mesh.rendezvous import MeetingPoint, Rendezvous
 from millstream.mesh.startup import facts_of
 from millstream.wire.line import Line
 from millstream.wire.pairing import Door
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,6 +150,14 @@ Launch = Callable[[MeshConfig], Callable[[], LaunchedMesh]]
 def launcher(config: MeshConfig, *, run: Run = run_rank) -> Callable[[], LaunchedMesh]:
     """On this machine, and every time it is called again another one, with a board of its own: what an earlier one said goes
     with it."""
+    wanted, here = config.topology.num_devices, torch.cuda.device_count()
+    if config.device == "cuda" and wanted > here:
+        log.warning(
+            "%s is for %d GPUs and %d are here: ranks share them and speak through host memory; for speed, give each its own",
+            config.topology,
+            wanted,
+            here,
+        )
     return lambda: LaunchedMesh(config, Rendezvous.host(), run=run)
 
 

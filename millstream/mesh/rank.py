@@ -26,11 +26,12 @@ from torch.distributed.distributed_c10d import PrefixStore
 from millstream.core import tracing
 from millstream.core.config import ModelSpec
 from millstream.core.errors import DeviceError, MillstreamError
+from millstream.core.mesh_limits import MeshLimits
 from millstream.core.presets import find_model
 from millstream.core.topology import FRONT, LEADER, Topology
 from millstream.generation.generator import Generator
 from millstream.generation.stopwatch import Stopwatch
-from millstream.mesh.config import MeshConfig, MeshLimits
+from millstream.mesh.config import MeshConfig
 from millstream.mesh.first_split import first_split
 from millstream.mesh.hang_report import post_calls
 from millstream.mesh.rank_check import ComparedRecord, RankCheck, recorded

@@ -62,15 +62,16 @@ class RankCheck:
         self._loaded = fingerprint({"dit": dit})
         self._turn = 0
 
-    def check(self) -> None:
-        """Raise if a rank is not what it should be. From here on collectives are no longer compared one by one."""
+    def check(self, has_run: bool) -> None:
+        """Raise if a rank is not what it should be. From here on collectives are no longer compared one by one. `has_run` is
+        whether it has run a chunk: one that was just brought back has not, and its weights are those it has read."""
         self._turn += 1
         self._record.rendezvous = None
         if isinstance(self._dit, StagedDiT):
             self._dit.busy.lap()  # what was compiled on the way says nothing of how quick a stage is
         if self._config.compile_backend:
             self._check_compiled()
-        self._check_shares()
+        self._check_shares(has_run)
 
     def _check_compiled(self) -> None:
         compiled = read_counters()
@@ -78,9 +79,9 @@ class RankCheck:
         if compiled.graphs:  # a mesh that was brought back has had no warm-up: it compiles with the chunks it is given again
             let_compile(self._dit, False)
 
-    def _check_shares(self) -> None:
+    def _check_shares(self, has_run: bool) -> None:
         rank, topology = self._groups.mesh.rank, self._config.topology
-        share = fingerprint({"dit": self._dit})
+        share = fingerprint({"dit": self._dit}) if has_run else self._loaded
         if share != self._loaded:
             raise MeshError(f"the weights of rank {rank} have changed: {self._loaded} when it began, {share} now")
         key = f"shares {self._turn}"

@@ -15,6 +15,7 @@ from millstream.core.envelope import VERSION as ENVELOPE_VERSION
 from millstream.core.errors import MeshError
 from millstream.mesh.config import MeshConfig
 from millstream.mesh.rendezvous import Rendezvous
+from millstream.models.registry import source_of
 from millstream.ops.attention import chosen_backend
 from millstream.ops.precision import DTYPES
 from millstream.wire.framing import VERSION as WIRE_VERSION
@@ -30,6 +31,7 @@ def facts_of(config: MeshConfig, backend: str) -> dict[str, str]:
         "wire": f"{WIRE_VERSION}, envelope {ENVELOPE_VERSION}",
         "topology": str(config.topology),
         "model": config.model,
+        "weights from": source_of(config.weights),
         "loras": repr(config.loras),
         "device": config.device,
         "dtype": config.dtype,

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from millstream.core.mesh_limits import MeshLimits
 from millstream.core.topology import FRONT
-from millstream.mesh.config import MeshLimits
 from millstream.mesh.hang_report import describe_rank, post_calls
 from millstream.mesh.rendezvous import Rendezvous
 from millstream.parallel.called import CollectiveRecord

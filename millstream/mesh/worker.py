@@ -46,7 +46,7 @@ class Broadcast:
     def __init__(self, mesh: RankGroup) -> None:
         self._mesh = mesh
 
-    def send(self, data: bytes | memoryview, *, what: str) -> None:
+    def send(self, data: bytes | memoryview, *, what: str, more: bool = False) -> None:
         self.receive(data if isinstance(data, memoryview) else memoryview(bytearray(data)), what=what)
 
     def receive(self, into: memoryview, *, what: str) -> None:
@@ -54,11 +54,12 @@ class Broadcast:
 
 
 class MeshRank:
-    def __init__(self, generator: Generator, groups: Groups, watchdog: Watchdog, *, check: Callable[[], None]) -> None:
-        """`check` compares this rank with the others and raises where they differ."""
+    def __init__(self, generator: Generator, groups: Groups, watchdog: Watchdog, *, check: Callable[[bool], None]) -> None:
+        """`check` compares this rank with the others and raises where they differ; it is told whether a chunk has run here."""
         self.generator = generator
         self.mesh, self._groups = groups.mesh, groups
         self._watchdog, self._check = watchdog, check
+        self._has_run = False
         self._everybody = Wire(Broadcast(groups.mesh))
         self._without_room: dict[str, str] = {}
         """Branches that could not be made, and why."""
@@ -80,6 +81,7 @@ class MeshRank:
 
     def run(self, parcels: Sequence[Parcel]) -> list[Delivery]:
         """Chunks that every rank has been given; where they are staggered, those of their session that are done."""
+        self._has_run = True
         with recorded("rank", [parcel.envelope.session_id for parcel in parcels], rank=self.mesh.rank):
             short = self._compare(parcels)
             if parcels[0].envelope.under_way == 1:
@@ -124,7 +126,7 @@ class MeshRank:
             case "RESTORE":
                 self.generator.move(envelope.session_id, self.generator.device)
             case "CHECK":
-                self._check()
+                self._check(self._has_run)
         return envelope.action != "SHUTDOWN"
 
     def _batch(self, envelope: Envelope) -> StreamBatch:

@@ -203,6 +203,11 @@ def has_small_text(weights: Sequence[str]) -> bool:
     return len(weights) == 1 and weights[0].partition(":")[0] == RANDOM
 
 
+def source_of(weights: Sequence[str]) -> str:
+    """Which weights, as far as a word says it. Files may lie elsewhere on another machine: what is in them is compared."""
+    return weights[0] if weights == (BUNDLED,) or _random_seed(weights) is not None else "files"
+
+
 def _random_seed(weights: Sequence[str]) -> int | None:
     word, _, seed = weights[0].partition(":") if len(weights) == 1 else ("", "", "")
     if word not in (RANDOM, RANDOM_WHOLE):

@@ -112,7 +112,7 @@ _DECODERS: dict[int, Any] = {number: msgspec.msgpack.Decoder(kind) for number, k
 
 def pack(message: Message, tensors: Mapping[str, Tensor]) -> Frame:
     """Refuses what the wire does not carry; afterwards only the connection can fail."""
-    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    contiguous = {name: tensor if tensor.is_contiguous() else tensor.contiguous() for name, tensor in tensors.items()}
     entries = tuple(_entry(name, tensor) for name, tensor in contiguous.items())
     _check_manifest(entries)
     try:
@@ -134,7 +134,7 @@ def on_host(frame: Frame, tensors: Sequence[Tensor]) -> Frame:
     return pack(message, {entry.name: tensor for entry, tensor in zip(entries, tensors, strict=True)})
 
 
-def read_header(data: bytes) -> FrameHeader:
+def read_header(data: bytes | bytearray) -> FrameHeader:
     """Refuses anything that is not a header of this version and within the limits."""
     if len(data) != HEADER_BYTES:
         raise WireError(f"a header has {HEADER_BYTES} bytes, got {len(data)}")
@@ -152,7 +152,7 @@ def read_header(data: bytes) -> FrameHeader:
     return FrameHeader(kind, meta_bytes, num_tensors, payload_bytes, checksum)
 
 
-def read_meta(header: FrameHeader, data: bytes) -> tuple[Message, tuple[TensorEntry, ...]]:
+def read_meta(header: FrameHeader, data: bytes | bytearray) -> tuple[Message, tuple[TensorEntry, ...]]:
     """The message and the manifest, if they are what the header announced."""
     if len(data) != header.meta_bytes or zlib.crc32(data) != header.checksum:
         raise WireError("metadata was damaged on its way")
@@ -186,7 +186,7 @@ def memory_of(tensor: Tensor) -> memoryview:
     assert tensor.is_contiguous(), f"{tuple(tensor.shape)} is not one run of memory: strides {tensor.stride()}"
     memory: Any = (ctypes.c_ubyte * (tensor.numel() * tensor.itemsize)).from_address(tensor.data_ptr())
     memory.owner = tensor
-    return memoryview(memory)
+    return memoryview(memory).cast("B")
 
 
 def _entry(name: str, tensor: Tensor) -> TensorEntry:

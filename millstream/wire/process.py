@@ -30,7 +30,8 @@ from millstream.wire.framing import (
 class Channel(Protocol):
     """To one peer, or to all of them. Both wait until it is done."""
 
-    def send(self, data: bytes | memoryview, *, what: str) -> None: ...
+    def send(self, data: bytes | memoryview, *, what: str, more: bool = False) -> None:
+        """`more`: the rest of a message follows at once, and it may leave with that."""
 
     def receive(self, into: memoryview, *, what: str) -> None: ...
 
@@ -39,7 +40,6 @@ class Channel(Protocol):
 class Received:
     """A message that arrived whole."""
 
-    frame: Frame
     message: Message
     tensors: dict[str, Tensor]
 
@@ -53,27 +53,24 @@ class Wire:
     def send(self, frame: Frame) -> None:
         """Everything that can be refused has been by now. Returns when it has left."""
         assert len(frame.header) == HEADER_BYTES, f"a header of {len(frame.header)} bytes"
-        self._channel.send(frame.header, what="header")
-        self._channel.send(frame.meta, what="metadata")
-        for tensor in frame.tensors:
-            if tensor.numel():
-                self._channel.send(memory_of(tensor), what="tensor")
+        tensors = [memory_of(tensor) for tensor in frame.tensors if tensor.numel()]
+        self._channel.send(frame.header, what="header", more=True)
+        self._channel.send(frame.meta, what="metadata", more=bool(tensors))
+        for number, data in enumerate(tensors, start=1):
+            self._channel.send(data, what="tensor", more=number < len(tensors))
 
     def receive(self) -> Received:
         """Waits for a message. What is not believable ends the connection: its sizes cannot be trusted either."""
-        head = self._receive(HEADER_BYTES, "header")
-        header = read_header(head)
-        meta = self._receive(header.meta_bytes, "metadata")
-        message, manifest = read_meta(header, meta)
-        tensors = {entry.name: self._receive_tensor(entry) for entry in manifest}
-        return Received(frame=Frame(head, meta, tuple(tensors.values())), message=message, tensors=tensors)
+        header = read_header(self._receive(HEADER_BYTES, "header"))
+        message, manifest = read_meta(header, self._receive(header.meta_bytes, "metadata"))
+        return Received(message=message, tensors={entry.name: self._receive_tensor(entry) for entry in manifest})
 
-    def _receive(self, count: int, what: str) -> bytes:
+    def _receive(self, count: int, what: str) -> bytearray:
         if count == 0:
             raise WireError("a message without metadata")
         raw = bytearray(count)
         self._channel.receive(memoryview(raw), what=what)
-        return bytes(raw)
+        return raw
 
     def _receive_tensor(self, entry: TensorEntry) -> Tensor:
         tensor = torch.empty(entry.shape, dtype=DTYPES[entry.dtype], pin_memory=torch.cuda.is_available())

@@ -212,8 +212,8 @@ def compiles_late(config: MeshConfig, number: int, meeting: MeetingPoint) -> Non
         assert not checked, "blocks are compiled after warm-up"
         return graph.forward
 
-    def then_no_more(self: RankCheck) -> None:
-        check(self)
+    def then_no_more(self: RankCheck, has_run: bool) -> None:
+        check(self, has_run)
         checked.append(True)
 
     rank.compile_blocks = lambda share, **_: compiles(share, backend=once)

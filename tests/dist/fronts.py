@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
 from millstream.mesh.processes import quick_start
-from millstream.mesh.config import MeshLimits
+from millstream.core.mesh_limits import MeshLimits
 from tests.dist.meshes import SMALL, mesh_engine, pids_of
 
 START_S = 60.0

@@ -14,13 +14,13 @@ from millstream.core.topology import Topology
 from millstream.mesh.processes import Run
 from millstream.engine.engine import Engine
 from millstream.mesh.launch import LaunchedMesh, launcher
-from millstream.mesh.config import MeshLimits
+from millstream.core.mesh_limits import MeshLimits
 from millstream.mesh.rank import run_rank
 from millstream.mesh.recovery import MeshTransport
 
 MODEL: dict[str, Any] = dict(weights="random:3", device="cpu", dtype="float32")
 SMALL: dict[str, Any] = dict(height=16, width=32, window=6)
-LIMITS = MeshLimits(heartbeat_s=0.25, window_s=3.0, start_s=30.0, hang_s=20.0, stop_s=3.0)
+LIMITS = MeshLimits(heartbeat_s=0.25, window_s=3.0, start_s=90.0, hang_s=60.0, stop_s=3.0)
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def fork_where_one_rank_is_full(rank: int, name: str) -> list[str] | None:
         create_groups(topology, rank, timeout_s=60)
         return None
     here, groups = spread_engine(topology, rank)
-    member = MeshRank(here.generator, groups, SimpleNamespace(busy=nullcontext), check=lambda: None)  # type: ignore[arg-type]
+    member = MeshRank(here.generator, groups, SimpleNamespace(busy=nullcontext), check=lambda _: None)  # type: ignore[arg-type]
     parent, branch, said, pages = here.session("sea", session_id="a", **SMALL), "b", list[str](), here.generator.pages
 
     def chunk(session: Session) -> str:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,12 +22,13 @@ from typer.testing import CliRunner
 
 from millstream.cli.main import app
 from millstream.core.errors import ConfigError, DeviceError, MeshError
+from millstream.core.mesh_limits import MeshLimits
 from millstream.core.topology import Topology
 from millstream.mesh.rendezvous import Rendezvous, MeetingPoint
 from millstream.session.journal import read_journal
 from millstream.engine.engine import Engine
-from millstream.mesh.launch import Placement, joiner, placement
-from millstream.mesh.config import MeshConfig, MeshLimits
+from millstream.mesh.launch import Placement, joiner, launcher, placement
+from millstream.mesh.config import MeshConfig
 from millstream.mesh.rank import GLOO, NCCL, rank_device
 from millstream.mesh.startup import differences, facts_of
 from tests.dist.meshes import MODEL, mesh_engine
@@ -37,6 +38,8 @@ GENERATE = ["-m", "millstream", "generate", "sea", "--model", "wan-tiny", "--wei
 GENERATE += ["--dtype", "float32", "--size", "16x32", "--window", "6", "--seed", "1", "--chunks", "3", "--quiet"]
 QUIETLY = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
 PATIENCE_S = 120.0
+MEETING = ["--rdzv-conf", "timeout=60"]
+"""For torchruns to find each other; by default they wait for 15 minutes."""
 
 
 def free_port() -> int:
@@ -95,8 +98,15 @@ def test_a_front_whose_ranks_never_come_says_so_and_ends() -> None:
 
 
 @contextmanager
+def one_machine() -> Iterator[tuple[str, ...]]:
+    yield ()
+
+
+@contextmanager
 def two_machines() -> Iterator[tuple[str, str]]:
-    """Two network namespaces with a wire between them: 10.77.0.1 and 10.77.0.2."""
+    """Two network namespaces with a wire between them: 10.77.0.1 and 10.77.0.2. They need root and ip."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("no network namespaces here: they need root and ip")
     names = f"ms{os.getpid()}a", f"ms{os.getpid()}b"
     try:
         for name in names:
@@ -119,25 +129,26 @@ def _ip(*words: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_lost_under_torchrun_is_replaced_and_the_stream_goes_on(tmp_path: Path) -> None:
-    """The front under one torchrun, a mesh of two under another, which starts its ranks again: on two machines, or on this one
-    where namespaces cannot be made, which need root and ip."""
+@pytest.mark.parametrize(("machines", "topology", "ranks"), [(one_machine, "front+1", 1), (two_machines, "front+tp2", 2)])
+def test_a_rank_that_is_lost_under_torchrun_is_replaced_and_the_stream_goes_on(
+    machines: Callable[[], AbstractContextManager[Sequence[str]]], topology: str, ranks: int, tmp_path: Path
+) -> None:
+    """The front under one torchrun, the mesh under another, which starts its ranks again. The last one is lost."""
     journal = tmp_path / "run.jsonl"
-    out = ["--topology", "front+tp2", "--chunks", "12", "--out", str(tmp_path / "clip.mp4"), "--journal", str(journal)]
+    out = ["--topology", topology, "--chunks", "12", "--out", str(tmp_path / "clip.mp4"), "--journal", str(journal)]
 
     def machine(number: int, names: Sequence[str], address: str, port: int) -> subprocess.Popen[str]:
-        torchrun = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", str(number + 1), "--node-rank", str(number)]
-        torchrun += ["--master-addr", address, "--master-port", str(port), "--max-restarts", "3"]
+        torchrun = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", str(ranks if number else 1), "--node-rank", str(number)]
+        torchrun += ["--master-addr", address, "--master-port", str(port), "--max-restarts", "3", *MEETING]
         inside = ["ip", "netns", "exec", names[number]] if names else []
         return started([*inside, *torchrun, *GENERATE, *out], GLOO_SOCKET_IFNAME="msw0" if names else "lo")
 
-    namespaces = os.geteuid() == 0 and shutil.which("ip") is not None
-    with two_machines() if namespaces else nullcontext(()) as names:
+    with machines() as names:
         address, port = ("10.77.0.1", 29577) if names else ("127.0.0.1", free_port())
         front, mesh = (machine(number, names, address, port) for number in (0, 1))
         try:
             until(lambda: journal.exists() and len(journal.read_text().splitlines()) > 3, front)
-            os.kill(worker_of(mesh.pid), signal.SIGKILL)
+            os.kill(process_of(ranks, mesh.pid), signal.SIGKILL)
             errors = [each.communicate(timeout=PATIENCE_S)[1] for each in (front, mesh)]
         finally:
             front.kill()
@@ -156,10 +167,9 @@ def until(holds: Callable[[], bool], front: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-def worker_of(torchrun: int) -> int:
-    """The process of rank 2."""
+def process_of(rank: int, torchrun: int) -> int:
     children = Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()
-    (found,) = [int(pid) for pid in children if b"\0RANK=2\0" in Path(f"/proc/{pid}/environ").read_bytes()]
+    (found,) = [int(pid) for pid in children if f"\0RANK={rank}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes()]
     return found
 
 
@@ -221,6 +231,13 @@ def test_mismatched_versions_and_weights_are_differences() -> None:
     assert found[1] == "weights: rank 1 has abc; rank 2 has abd"
 
 
+def test_a_front_that_was_told_of_other_weights_than_its_ranks_is_a_difference_and_files_may_lie_elsewhere() -> None:
+    front, mesh = (facts_of(replace(CONFIG, weights=(each,)), GLOO) for each in ("random:3", "random:4"))
+    assert differences({0: front, 1: mesh}) == ["weights from: rank 0 has random:3; rank 1 has random:4"]
+    front, mesh = (facts_of(replace(CONFIG, weights=(each,)), GLOO) for each in ("/here/wan", "/there/wan"))
+    assert differences({0: front, 1: mesh}) == []
+
+
 def test_a_missing_gpu_is_said_before_anybody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(DeviceError, match="no GPU is here"):
@@ -229,6 +246,18 @@ def test_a_missing_gpu_is_said_before_anybody_waits(monkeypatch: pytest.MonkeyPa
     assert rank_device(replace(CONFIG, device="cuda"), 2) == (torch.device("cuda", 2), NCCL)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert rank_device(replace(CONFIG, device="cuda"), 2) == (torch.device("cuda", 0), GLOO)
+
+
+def test_fewer_gpus_than_a_topology_is_for_are_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    launcher(replace(CONFIG, device="cuda"))
+    assert not caplog.records
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    launcher(replace(CONFIG, device="cuda"))
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("front+tp2 is for 3 GPUs and 2 are here: ranks share them")
 
 
 def test_what_torchrun_sets_is_read_and_half_of_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,3 +279,16 @@ def test_what_torchrun_sets_is_read_and_half_of_it_is_refused(monkeypatch: pytes
 def test_limits_that_cannot_be_kept_are_refused() -> None:
     with pytest.raises(ConfigError, match="two heartbeats"):
         MeshLimits(heartbeat_s=2.0, window_s=3.0)
+    for typed in ("start=0", "hang=nan", "start=inf"):
+        with pytest.raises(ConfigError, match="above 0 and at most 86400 seconds"):
+            MeshLimits.parse(typed)
+    for typed in ("start", "sart=9", "start=soon", "9", "start=1,,hang=2"):
+        with pytest.raises(
+            ConfigError, match="seconds of heartbeat, window, start, hang, stop, for example start=900,hang=300"
+        ):
+            MeshLimits.parse(typed)
+
+
+def test_limits_are_typed_as_seconds_by_name() -> None:
+    assert MeshLimits.parse("") == MeshLimits()
+    assert MeshLimits.parse("start=900, hang=0.5") == MeshLimits(start_s=900.0, hang_s=0.5)

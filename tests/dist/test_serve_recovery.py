@@ -1,4 +1,5 @@
-"""`millstream serve` over a mesh that loses ranks: what /readyz says meanwhile, and that it stops when it is told to."""
+"""`millstream serve` over a mesh that loses ranks: what /readyz says meanwhile, that a recording goes on, and that it stops when
+it is told to."""
 
 from __future__ import annotations
 
@@ -7,14 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from websockets.sync.client import connect
+
 from tests.dist.meshes import ranks_of, seconds_until_gone
+from tests.server.native.test_kept import frames_of
 from tests.server.serve_process import wait_until_ready
+from tests.server.serving import Client
 
 OPTIONS = ["--model", "wan-tiny", "--weights", "random:3", "--device", "cpu", "--dtype", "float32", "--topology", "front+tp2"]
 PATIENCE_S = 30.0
@@ -48,7 +53,24 @@ def until(url: str, status: int) -> str:
     return found[1]
 
 
-def test_a_server_is_not_ready_while_its_mesh_is_brought_back_and_stops_cleanly_even_then(tmp_path: Path) -> None:
+def recorded(url: str, then: Callable[[], None]) -> int:
+    """Frames of a recording, in the middle of which something happens."""
+    with connect(f"{url.replace('http', 'ws')}/v1/stream", max_size=None, open_timeout=PATIENCE_S) as connection:
+        client = Client(connection)
+        client.hear("hello")
+        client.start(fps=4.0, formats=["raw"])  # so slow that any machine can promise it
+        client.say({"type": "record", "on": True})
+        film = client.hear("recording", on=True)["url"]
+        first = client.hear("chunk")["index"]
+        then()
+        client.hear("chunk", index=first + 3)
+        client.say({"type": "record", "on": False})
+        client.hear("recording", on=False)
+    with urlopen(url + film) as answer:
+        return frames_of(answer.read())
+
+
+def test_a_server_is_not_ready_while_its_mesh_is_brought_back_goes_on_recording_and_stops_even_then(tmp_path: Path) -> None:
     with serving(tmp_path) as (process, url):
         first = ranks_of(process.pid)
         os.kill(first[-1], signal.SIGKILL)
@@ -58,10 +80,13 @@ def test_a_server_is_not_ready_while_its_mesh_is_brought_back_and_stops_cleanly_
         second = ranks_of(process.pid)
         assert len(second) == 2
         assert not set(first) & set(second)
-        os.kill(second[0], signal.SIGKILL)
+        frames = recorded(url, lambda: os.kill(second[-1], signal.SIGKILL))
+        assert frames >= 3 * 12, "those of chunks after the loss, too"
+        third = ranks_of(process.pid)
+        os.kill(third[0], signal.SIGKILL)
         until(url, 503)
         process.terminate()
         _, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, errors
         assert "Traceback" not in errors
-        seconds_until_gone([*second, *ranks_of(process.pid)], PATIENCE_S)
+        seconds_until_gone([*third, *ranks_of(process.pid)], PATIENCE_S)

@@ -1,4 +1,4 @@
-"""A session is saved from a mesh and goes on: there, here, or the other way round."""
+"""A session is saved from a mesh and goes on: there, here, or the other way round. A LoRA is merged in."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from millstream.engine import snapshot
 from millstream.engine.engine import Engine
 from millstream.session.session import Chunk, Session
 from tests.dist.meshes import MODEL, SMALL, mesh_engine
+from tests.unit.checkpoints import save
+from tests.unit.models.test_lora import SPELLINGS
 
 CONTROL = SetPrompt(prompt="storm", mode="blend", chunks=3, id="storm")
 
@@ -34,8 +36,10 @@ def next_chunks(session: Session) -> list[Chunk]:
 
 
 def test_a_saved_session_goes_on_on_a_mesh_and_between_a_mesh_and_one_device(tmp_path: Path) -> None:
-    with mesh_engine("front+tp2") as mesh:
-        local = Engine("wan-tiny", **MODEL)
+    merged = dict(loras=((str(save(SPELLINGS["ours"](), tmp_path / "lora.safetensors")), 0.5),))
+    with mesh_engine("front+tp2", **merged) as mesh:
+        local = Engine("wan-tiny", **MODEL, **merged)
+        assert mesh.fingerprint() == local.fingerprint() != Engine("wan-tiny", **MODEL).fingerprint()
         original = begun(mesh, 1)  # the window of two chunks still holds all of the epoch
         copies = [moved(original, mesh, target, tmp_path) for target in (mesh, local)]
         copies.append(moved(begun(local, 1), local, mesh, tmp_path))

@@ -79,7 +79,7 @@ def attach(client: Client, session: str) -> dict[str, Any]:
 def differing_chunks(journal: Path) -> int:
     """Of a journal that is run again."""
     options = dict(check=True, out=None, weights=[], video=None, start=None, device=None, overwrite=False, quiet=True)
-    return run_replay(journal, fast="auto", precision="auto", topology="local", **options)
+    return run_replay(journal, fast="auto", precision="auto", topology="local", limits="", **options)
 
 
 def test_a_server_that_is_told_to_stop_keeps_every_session_and_the_next_one_goes_on_to_the_same_bits(tmp_path: Path) -> None:

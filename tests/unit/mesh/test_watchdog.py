@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from millstream.mesh.config import MeshLimits
+from millstream.core.mesh_limits import MeshLimits
 from millstream.mesh.watchdog import Watchdog
 from millstream.parallel.called import CollectiveRecord
 

@@ -9,10 +9,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from millstream.core.errors import MeshError, MeshLost
 from millstream.wire.framing import memory_of
-from millstream.wire.line import Line
+from millstream.wire.line import READ_BYTES, Line
 from millstream.wire.pairing import HERE, Door, call
 
 PATIENCE_S = 20.0
@@ -49,13 +51,36 @@ def test_two_who_both_have_much_to_say_do_not_wait_for_each_other_if_one_also_li
         leader.send(memory_of(MUCH), what="tensor")
         leader.receive(memory_of(heard[leader]), what="tensor")
 
-    threads = [threading.Thread(target=lambda: front.send(memory_of(MUCH), what="tensor")), threading.Thread(target=answer)]
+    def speak() -> None:
+        front.send(memory_of(MUCH[:9]), what="header", more=True)
+        front.send(memory_of(MUCH[9:]), what="tensor")
+
+    threads = [threading.Thread(target=speak), threading.Thread(target=answer)]
     for thread in threads:
         thread.start()
     front.receive(memory_of(heard[front]), what="tensor")
     for thread in threads:
         thread.join(PATIENCE_S)
     assert all(torch.equal(found, MUCH) for found in heard.values())
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1, 32, 700, READ_BYTES - 1, READ_BYTES, READ_BYTES + 1, 50_000]), st.booleans()), max_size=8
+    )
+)
+@settings(max_examples=40, deadline=None)
+def test_parts_arrive_in_order_whichever_leave_together(parts: list[tuple[int, bool]]) -> None:
+    front, leader = (Line(end) for end in connected())
+    sent = [memory_of(MUCH[number : number + size]) for number, (size, _) in enumerate(parts)]
+    for number, (data, (_, more)) in enumerate(zip(sent, parts, strict=True), start=1):
+        front.send(data, what="part", more=more and number < len(parts))
+    for data in sent:
+        found = bytearray(len(data))
+        leader.receive(memoryview(found), what="part")
+        assert found == data
+    front.close()
+    leader.close()
 
 
 @pytest.mark.parametrize("who", [0, 1])
