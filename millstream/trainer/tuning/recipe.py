@@ -18,6 +18,7 @@ from millstream.parallel.training.optimisers.choice import OptimiserChoice, Opti
 from millstream.parallel.training.precision import IN_BFLOAT16, Precision
 from millstream.parallel.training.task import StepOptions
 from millstream.trainer.choices import with_choices
+from millstream.trainer.plan import RECIPES
 from millstream.trainer.tuning.roles import MethodRecipe
 
 
@@ -39,7 +40,6 @@ class LoRAPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_fields=True):
     data: str
     """A folder made by `millstream train data prepare`; from where the recipe lies."""
-    steps: int
     schedule: Literal["cosine", "constant"] = "cosine"
     cosine_over: int = 0
     warm_up: int = 20
@@ -157,6 +157,10 @@ def read_recipe(path: Path) -> TuningRecipe:
     try:
         return msgspec.toml.decode(path.read_bytes(), type=TuningRecipe)
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; name a recipe, or see millstream train --help") from None
+        ours = RECIPES / path.name
+        way = (
+            f"copy the one that comes with the package: {ours}" if ours.is_file() else "name a recipe: millstream train --help"
+        )
+        raise ConfigError(f"cannot read {path}: {error.strerror}; {way}") from None
     except (msgspec.MsgspecError, ValueError) as error:
         raise ConfigError(f"{path} is not a recipe: {with_choices(error, TuningRecipe)}") from None

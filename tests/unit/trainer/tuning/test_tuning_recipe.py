@@ -56,6 +56,10 @@ from tests.unit.trainer.tuning.datasets import SPEC, recipe
         ({"method": "dmd", "window": 3}, "window = 3 is not whole chunks of 2"),
         ({"method": "self-forcing", "distil": {"longest": 1}}, "longest = 1 chunks of 2 do not fill a window of 4"),
         ({"method": "dmd", "distil": {"student_every": 0}}, "student_every is 1 or more"),
+        (
+            {"method": "dmd", "distil": {"critic_first": 99}},
+            "the student would learn nothing: its first turn is after 100 steps",
+        ),
         ({"method": "dmd", "critic": OtherRole(parallel={"dp": 2})}, "share dp and the number of ranks, got .* critic dp = 2"),
         (
             {"method": "dmd", "placement": "apart", "critic": OtherRole(parallel={"dp": 2})},
@@ -80,6 +84,11 @@ def test_a_file_is_read_as_it_is_written(tmp_path: Path) -> None:
     )
     found = read_recipe(path)
     assert (found.lora, found.plan.dp, found.plan.data) == (LoRAPlan(rank=4), 2, "fsdp")
+
+
+def test_a_recipe_that_ships_and_is_not_here_is_pointed_to(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"copy the one that comes with the package: {RECIPES / 'lora-brook.toml'}"):
+        read_recipe(tmp_path / "lora-brook.toml")
 
 
 SHIPPED = [path for path in sorted(RECIPES.glob("*.toml")) if not path.name.startswith(("brook", "reward"))]
