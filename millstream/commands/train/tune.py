@@ -85,7 +85,7 @@ def writing_to(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except (OSError, SafetensorError) as error:
-        raise NotKept(f"cannot write {folder}: {error}; {GO_ON}") from None
+        raise NotKept(f"the run in {folder} has ended: {error}; {GO_ON}") from None
 
 
 def _nothing(*_: object) -> None:

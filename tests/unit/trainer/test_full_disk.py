@@ -46,5 +46,5 @@ def test_a_stage_of_brook_that_cannot_be_saved_says_so(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file")
-    with pytest.raises(NotKept, match=r"cannot write .*run: .*choose another --out"), writing_to(tmp_path / "run"):
+    with pytest.raises(NotKept, match=r"the run in .*run has ended: .*choose another --out"), writing_to(tmp_path / "run"):
         pass
