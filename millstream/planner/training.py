@@ -290,14 +290,16 @@ def learning_time(work: LearningWork, device: Device) -> LearningTime:
 
 def learning_peak(work: LearningWork, state: TrainingState, *, accumulates: bool = False) -> float:
     """Bytes: what is always there, and the larger of two moments: when all blocks have gone forward, and when all gradients
-    are there. Gradients that add up over several passes are there at both."""
+    are there, of which AdamW makes one number more each where nothing is fused. Gradients that add up over several passes are
+    there at both."""
     always = state.weights + state.optimizer + state.average
     always += 4 * work.gathered
     if work.is_compiled and work.recompute == "none" and not work.is_frozen:
         always += state.weights * VALUE_BYTES / 4  # weights as products take them, kept for the way back
     kept, whole = (_kept_bytes(work, how) for how in (work.recompute, "none"))
     turned = work.passes * work.dit.layers * kept + _turn_bytes(work, kept, whole) + (state.gradients if accumulates else 0.0)
-    return always + max(turned, state.gradients + whole)
+    stepped = 0.0 if work.is_compiled else state.optimizer / 2  # without a fused kernel AdamW makes a divisor of each number
+    return always + max(turned, state.gradients + max(whole, stepped))
 
 
 def _turn_bytes(work: LearningWork, kept: float, whole: float) -> float:
