@@ -11,10 +11,12 @@ operation makes counts until it dies, and beside them the weights and what the o
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import sys
 from collections.abc import Iterator
-from typing import Any, get_args
+from dataclasses import replace
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -23,39 +25,56 @@ from torch.distributed.tensor import DTensor
 from benchmarks.report import write_report
 from benchmarks.train_equality import mean_square
 from millstream.core.config import DiTConfig, Recompute
+from millstream.models.adapters import add_adapters
 from millstream.models.dit import CausalDiT
 from millstream.parallel.training.groups import create_training_groups
-from millstream.parallel.training.learner import Learner, ZeroLearner, make_learner
+from millstream.parallel.training.learner import Learner, PipelineLearner, ZeroLearner, make_learner
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.task import FlowRows, StepOptions, TrainingTask
-from millstream.planner.memory import dit_parameters
-from millstream.planner.training import LearningWork, gathered_parameters, learner_state, learning_peak
+from millstream.planner.bubbles import TRAINED, held_micro_batches
+from millstream.planner.training import LearningWork, fullest_rank, gathered_parameters, learner_state, learning_peak
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
 from tests.dist.ranks import run_ranks
 from tests.unit.live_bytes import LiveBytes
 
 WITHIN = 0.05
 CONFIG = DiTConfig(layers=6, width=48, heads=2, ffn=192, channels=4, text_width=16, text_tokens=4, time_features=32)
-UNSEEN = DiTConfig(layers=9, width=80, heads=5, ffn=240, channels=6, text_width=24, text_tokens=6, time_features=32)
+UNSEEN = DiTConfig(layers=10, width=80, heads=4, ffn=240, channels=6, text_width=24, text_tokens=6, time_features=32)
 """A shape that no formula was written with in view."""
 SHAPES = {"seen": CONFIG, "unseen": UNSEEN}
+CASES: tuple[tuple[str, Recompute], ...] = tuple(itertools.product(SHAPES, get_args(Recompute)))
 CHUNKS, FRAMES_PER_CHUNK, WINDOW, LATENT_SIZE = 3, 2, 4, (16, 16)
-PLANS = {
-    "one process": ParallelPlan(),
-    "own data parallel": ParallelPlan(dp=2),
-    "DDP": ParallelPlan(dp=2, data="ddp"),
-    "ZeRO 1": ParallelPlan(dp=2, data="zero1"),
-    "ZeRO 2": ParallelPlan(dp=2, data="zero2"),
-    "ZeRO 3": ParallelPlan(dp=2, data="zero3"),
-    "FSDP2": ParallelPlan(dp=2, data="fsdp"),
+
+
+class Way(NamedTuple):
+    plan: ParallelPlan = ParallelPlan()
+    lora_rank: int = 0
+
+
+WAYS = {
+    "one process": Way(),
+    "own data parallel": Way(ParallelPlan(dp=2)),
+    "DDP": Way(ParallelPlan(dp=2, data="ddp")),
+    "ZeRO 1": Way(ParallelPlan(dp=2, data="zero1")),
+    "ZeRO 2": Way(ParallelPlan(dp=2, data="zero2")),
+    "ZeRO 3": Way(ParallelPlan(dp=2, data="zero3")),
+    "FSDP2": Way(ParallelPlan(dp=2, data="fsdp")),
+    "HSDP": Way(ParallelPlan(dp=4, data="hsdp", shards=2)),
+    "tensor parallel": Way(ParallelPlan(tp=2)),
+    "context parallel": Way(ParallelPlan(cp=2)),
+    "pipeline, 1F1B": Way(ParallelPlan(pp=2, micro_batches=3)),
+    "LoRA": Way(lora_rank=2),
 }
 
 
-def live_bytes(rank: int, plan: ParallelPlan, recompute: Recompute, config: DiTConfig = CONFIG, rows: int = 1) -> int:
-    """Of a rank at the fullest moment of its second step, which has so many rows of the batch."""
-    device, frames = torch.device("cpu"), CHUNKS * FRAMES_PER_CHUNK
+def live_bytes(rank: int, way: Way, recompute: Recompute, config: DiTConfig = CONFIG) -> int:
+    """Of a rank at the fullest moment of its second step."""
+    device, plan, rows, frames = torch.device("cpu"), way.plan, way.plan.micro_batches, CHUNKS * FRAMES_PER_CHUNK
     torch.manual_seed(0)
     dit = CausalDiT(config)
+    if way.lora_rank:
+        dit.requires_grad_(requires_grad=False)
+        add_adapters(dit, rank=way.lora_rank, alpha=1.0, parts=("self_attn", "cross_attn", "ffn"))
     learner = make_learner(
         TrainingTask(
             dit=dit,
@@ -72,6 +91,7 @@ def live_bytes(rank: int, plan: ParallelPlan, recompute: Recompute, config: DiTC
     batch = FlowRows(latents, 1000 * torch.rand(rows, frames), text, torch.randn_like(latents))
     learner.learn(batch)
     always = bytes_of(lasting(learner, dit))
+    gc.collect()
     with LiveBytes("cpu") as live:
         learner.learn(batch)
     return always + live.peak
@@ -81,7 +101,8 @@ def lasting(learner: Learner, dit: CausalDiT) -> list[Tensor]:
     """Weights and what the optimiser keeps."""
     kept = [value for state in learner.optimiser.state.values() for value in state.values()]
     mine = [unit.mine for unit in learner._zero.units] if isinstance(learner, ZeroLearner) else []
-    return [*dit.parameters(), *mine, *kept]
+    held = learner._pipeline.module if isinstance(learner, PipelineLearner) else dit
+    return [*held.parameters(), *mine, *kept]
 
 
 def bytes_of(tensors: list[Tensor]) -> int:
@@ -91,21 +112,38 @@ def bytes_of(tensors: list[Tensor]) -> int:
     return sum(storages.values())
 
 
-def planned_bytes(plan: ParallelPlan, recompute: Recompute, config: DiTConfig = CONFIG, rows: int = 1) -> float:
-    tokens = rows * CHUNKS * FRAMES_PER_CHUNK * LATENT_SIZE[0] * LATENT_SIZE[1] // config.patch**2
-    gathered = gathered_parameters(config, plan.data, plan.dp)
-    work = LearningWork(dit=config, tokens=tokens, keys=tokens, recompute=recompute, is_compiled=False, gathered=gathered)
-    state = learner_state(dit_parameters(config), 0, data=plan.data, ranks=plan.dp)
+def planned_bytes(way: Way, recompute: Recompute, config: DiTConfig = CONFIG) -> float:
+    plan, tokens = way.plan, CHUNKS * FRAMES_PER_CHUNK * LATENT_SIZE[0] * LATENT_SIZE[1] // config.patch**2
+    shards = plan.shards or plan.dp
+    whole = fullest_rank(config, tp=plan.tp, pp=plan.pp)
+    learns = fullest_rank(config, tp=plan.tp, pp=plan.pp, lora_rank=way.lora_rank) if way.lora_rank else whole
+    work = LearningWork(
+        dit=replace(config, layers=config.layers // plan.pp),
+        tokens=tokens // plan.cp,
+        keys=tokens,
+        recompute=recompute,
+        is_frozen=way.lora_rank > 0,
+        is_compiled=False,
+        tp=plan.tp,
+        passes=held_micro_batches(TRAINED[plan.schedule], plan.pp, plan.micro_batches) if plan.pp > 1 else 1,
+        gathered=gathered_parameters(config, plan.data, shards),
+    )
+    state = learner_state(learns, 0 if learns == whole else whole, data=plan.data, ranks=shards)
     return learning_peak(work, state, accumulates=plan.keeps_gradients)
 
 
+def weigh(rank: int, way: Way) -> list[int]:
+    """Of every shape and way to recompute, in one start of the ranks."""
+    return [live_bytes(rank, way, recompute, SHAPES[shape]) for shape, recompute in CASES]
+
+
 def rows(only: list[str]) -> Iterator[dict[str, Any]]:
-    for name, plan in PLANS.items():
+    for name, way in WAYS.items():
         if only and not any(word.lower() in name.lower() for word in only):
             continue
-        for (shape, config), recompute in itertools.product(SHAPES.items(), get_args(Recompute)):
-            held = run_ranks(live_bytes, plan.world_size, plan, recompute, config, timeout_s=600.0)[0]
-            planned = planned_bytes(plan, recompute, config)
+        found = run_ranks(weigh, way.plan.world_size, way, timeout_s=600.0)[0]  # of a pipeline the first holds most
+        for (shape, recompute), held in zip(CASES, found, strict=True):
+            planned = planned_bytes(way, recompute, SHAPES[shape])
             yield {
                 "plan": name,
                 "shape": shape,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -78,11 +79,20 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except MillstreamError as error:
-        typer.echo(f"error: {error}", err=True)
+        if _is_mine_to_say(str(error)):
+            typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
         raise typer.Exit(130) from None
+
+
+def _is_mine_to_say(line: str) -> bool:
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return True
+    from millstream.commands.said_once import is_first_to_say
+
+    return is_first_to_say(line)
 
 
 def parse_fps(text: str) -> float:

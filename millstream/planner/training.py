@@ -222,13 +222,23 @@ class Walks(NamedTuple):
 
     width: float
     hidden: float
+    heads: float = 0.0
+    """Times the width too: what tensor parallel shares out, as it does the hidden layer."""
 
-    def bytes(self, dit: DiTConfig, tokens: int) -> float:
-        return VALUE_BYTES * tokens * (self.width * dit.width + self.hidden * dit.ffn)
+    def bytes(self, dit: DiTConfig, tokens: int, tp: int = 1) -> float:
+        return VALUE_BYTES * tokens * (self.width * dit.width + (self.heads * dit.width + self.hidden * dit.ffn) / tp)
 
 
 FORWARD, BACKWARD, AGAIN = Walks(71.5, 3.0), Walks(148.0, 7.0), Walks(51.0, 3.0)
 """The last is what `selective` adds."""
+
+PLAIN: dict[Recompute, Walks] = {"none": Walks(14, 2, 9), "selective": Walks(6, 1, 4), "full": Walks(1, 0)}
+"""Kept of a block operation by operation, in float32; and beside it where it goes back."""
+PLAIN_AT_WORK: dict[Recompute, Walks] = {"none": Walks(6, 0), "selective": Walks(2, 1), "full": Walks(2, 1)}
+ADAPTED: dict[Recompute, Walks] = {"none": Walks(16, 2), "selective": Walks(17, 2), "full": Walks(1, 0)}
+"""The same with adapters. Frozen products need no inputs, so `selective`, which keeps what every product gave,
+keeps no less than `none`."""
+ADAPTED_AT_WORK: dict[Recompute, Walks] = {"none": Walks(1, 2), "selective": Walks(7, 2), "full": Walks(3, 2)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,6 +254,10 @@ class LearningWork:
     """Adapters learn beside frozen weights."""
     is_compiled: bool = True
     """In bf16, as on a GPU; or operation by operation in float32, as on a CPU."""
+    tp: int = 1
+    """Ranks that share its heads and hidden layers; as the next, of what is not compiled."""
+    passes: float = 1.0
+    """Whose activations are there at once: several of a pipeline's rank."""
     gathered: int = 0
     """Numbers that are whole at once though ranks share them: see `gathered_parameters`."""
 
@@ -276,29 +290,31 @@ def learning_time(work: LearningWork, device: Device) -> LearningTime:
 
 def learning_peak(work: LearningWork, state: TrainingState, *, accumulates: bool = False) -> float:
     """Bytes: what is always there, and the larger of two moments: when all blocks have gone forward, and when all gradients
-    are there. Gradients that add up over several passes are there at both."""
+    are there, of which AdamW makes one number more each where nothing is fused. Gradients that add up over several passes are
+    there at both."""
     always = state.weights + state.optimizer + state.average
     always += 4 * work.gathered
     if work.is_compiled and work.recompute == "none" and not work.is_frozen:
         always += state.weights * VALUE_BYTES / 4  # weights as products take them, kept for the way back
     kept, whole = (_kept_bytes(work, how) for how in (work.recompute, "none"))
-    turned = work.dit.layers * kept + _turn_bytes(work, kept, whole) + (state.gradients if accumulates else 0.0)
-    return always + max(turned, state.gradients + whole)
+    turned = work.passes * work.dit.layers * kept + _turn_bytes(work, kept, whole) + (state.gradients if accumulates else 0.0)
+    stepped = 0.0 if work.is_compiled else state.optimizer / 2  # without a fused kernel AdamW makes a divisor of each number
+    return always + max(turned, state.gradients + max(whole, stepped))
 
 
 def _turn_bytes(work: LearningWork, kept: float, whole: float) -> float:
     """Beside what all blocks keep, where the last of them begins its way back."""
     if work.is_compiled:
         return Walks(0, 3).bytes(work.dit, work.tokens) + (whole if work.recompute == "full" else 0.0)
-    at_work = Walks(6, 0) if work.recompute == "none" else Walks(2, 1)
-    return whole - kept + 2 * at_work.bytes(work.dit, work.tokens)
+    at_work = (ADAPTED_AT_WORK if work.is_frozen else PLAIN_AT_WORK)[work.recompute]
+    return whole - kept + 2 * at_work.bytes(work.dit, work.tokens, work.tp)
 
 
 def _kept_bytes(work: LearningWork, recompute: Recompute) -> float:
     """Of one block, for its way back. Residuals are float32 where the modulations that they are made with are."""
     if not work.is_compiled:
-        plain = {"none": Walks(23, 2), "selective": Walks(10, 1), "full": Walks(1, 0)}
-        return 2 * plain[recompute].bytes(work.dit, work.tokens)
+        plain = ADAPTED if work.is_frozen else PLAIN
+        return 2 * plain[recompute].bytes(work.dit, work.tokens, work.tp)
     residual = 1 if work.is_frozen else 2
     kept = {"none": Walks(15 + 3 * residual, 2), "selective": Walks(9 + residual, 1), "full": Walks(residual, 0)}
     return kept[recompute].bytes(work.dit, work.tokens)

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from millstream.core.errors import WeightsError
+from millstream.core.errors import NotKept, WeightsError
 from millstream.core.files import Staging
+from millstream.parallel.training.checkpoint import GO_ON
 from millstream.trainer.optimise import Average, Optimisers
 
 Carried = Mapping[str, Mapping[str, Tensor]]
@@ -37,8 +38,11 @@ def save_checkpoint(
         "optimisers": {name: each.state_dict() for name, each in optimisers.items()},
         "carried": {name: dict(tensors) for name, tensors in carried.items()},
     }
-    with Staging(path.parent) as staging:
-        torch.save(state, staging.path(path.name))
+    try:
+        with Staging(path.parent) as staging:
+            torch.save(state, staging.path(path.name))
+    except (OSError, RuntimeError) as error:  # of a full disk torch says that a position is unexpected
+        raise NotKept(f"cannot write {path}: {error}; {GO_ON}") from None
 
 
 def load_checkpoint(

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from millstream.commands.train.gallery import Gallery
-from millstream.commands.train.tune import process_group
+from millstream.commands.train.tune import process_group, writing_to
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
 from millstream.parallel.training.groups import create_world
@@ -40,7 +40,7 @@ def run_train_brook(*, recipe: Path | None, smoke: bool, out: Path, device: str,
     if dry_run:
         console.print(_table(plan))
         return
-    with process_group(device) as here:
+    with writing_to(out), process_group(device) as here:
         run = BrookRun(plan, out, device=here, share=BatchShare(create_world()) if dist.is_initialized() else ALONE)
         if run.share.is_first:
             _train_shown(run, console, until)

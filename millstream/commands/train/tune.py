@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
+from safetensors import SafetensorError
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
@@ -29,11 +30,12 @@ from millstream.commands.train.expected_step import DEVICE, expected_step
 from millstream.commands.train.role_memory import role_memory
 from millstream.commands.train.shown import ShownRun
 from millstream.core.config import ModelSpec
-from millstream.core.errors import ConfigError, MeshLost
+from millstream.core.errors import ConfigError, MeshLost, NotKept
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.engine.device_choice import choose_device
 from millstream.parallel.collectives import GLOO, NCCL
+from millstream.parallel.training.checkpoint import GO_ON
 from millstream.planner.bubbles import TRAINED, bubble, held_micro_batches
 from millstream.planner.memory import dit_parameters
 from millstream.planner.training import lora_parameters
@@ -60,11 +62,10 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
     recipe.check_ranks(int(os.environ.get("WORLD_SIZE", "1")))
     clips = ClipSet(path.parent / recipe.data)
     folder = out or path.with_suffix("")
-    folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / RECIPE
-    if kept.exists() and kept.read_bytes() != path.read_bytes():
-        raise ConfigError(f"{folder} holds a run of another recipe; choose another --out, or remove it to begin anew")
-    with process_group(device) as here, Interrupt() as interrupt:
+    with writing_to(folder), process_group(device) as here, Interrupt() as interrupt:
+        kept = folder / RECIPE
+        if kept.exists() and kept.read_bytes() != path.read_bytes():
+            raise ConfigError(f"{folder} holds a run of another recipe; choose another --out, or remove it to begin anew")
         run = TuningRun(recipe, spec, clips, folder, here, deepspeed=config)
         if run.is_first:
             _keep_record(path, folder, run, clips)
@@ -75,6 +76,16 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
             return None
         learnt = run.learnt()
         return export(recipe, spec, folder, learnt) if run.is_first else None
+
+
+@contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Makes the folder. A disk that is full or cannot be written to ends the run in one line, and the last checkpoint stays."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except (OSError, SafetensorError) as error:
+        raise NotKept(f"the run in {folder} has ended: {error}; {GO_ON}") from None
 
 
 def _nothing(*_: object) -> None:
@@ -101,9 +112,7 @@ def process_group(device: str) -> Iterator[torch.device]:
     except (RuntimeError, dist.DistError) as error:
         if not _PEER_IS_LOST.search(str(error)):
             raise
-        raise MeshLost(
-            f"rank {rank} lost another one; under torchrun --max-restarts 3 all start again, from the last checkpoint"
-        ) from None
+        raise MeshLost("a rank was lost; under torchrun --max-restarts 3 all start again, from the last checkpoint") from None
     finally:
         dist.destroy_process_group()
 

@@ -93,7 +93,8 @@ def load_bundle(
                 kept = keep if part == "dit" else everything
                 _fill(part, Filling(module, device=device, dtype=dtype, keep=kept), file, path)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
-        raise WeightsError(f"{path} cannot be read ({type(error).__name__}); install millstream again") from None
+        fix = "install millstream again" if fingerprint is not None else "name a file that millstream train wrote, or bundled"
+        raise WeightsError(f"{path} cannot be read ({type(error).__name__}); {fix}") from None
     nn.utils.convert_conv2d_weight_memory_format(parts.vae, torch.channels_last)  # what CPU convolutions like
     return parts.dit, parts.vae, WordEmbedder(parts.text, WordTokenizer(vocabulary))
 

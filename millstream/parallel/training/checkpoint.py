@@ -25,10 +25,11 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.state_dict_loader import load as read_distributed
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
-from millstream.core.errors import WeightsError
+from millstream.core.errors import NotKept, WeightsError
 from millstream.parallel.training.groups import TrainingGroups
 from millstream.parallel.training.states import ParameterState, Read
 
+GO_ON = "free some space or choose another --out; the same command goes on from the last checkpoint"
 _NAMED = re.compile(r"step-(\d{8})")
 
 
@@ -79,7 +80,8 @@ class Checkpoints:
         """Begin to write what is there now. On every rank."""
         self.finish()
         path = self.folder / f"step-{step:08d}"
-        writing = self._write(_partial(path))
+        with self._telling(path):
+            writing = self._write(_partial(path))
         if writing is None:
             self._meet()
             self._appear(path)
@@ -92,7 +94,8 @@ class Checkpoints:
         if self._writing is not None:
             path, written = self._writing
             self._writing = None
-            written.result()
+            with self._telling(path):
+                written.result()
             self._appear(path)
             self._meet()
 
@@ -124,6 +127,17 @@ class Checkpoints:
         found = async_save(state, checkpoint_id=path, process_group=self._group.handle)
         assert isinstance(found, Future), f"an asynchronous save is waited for, got {type(found)}"
         return found
+
+    @contextmanager
+    def _telling(self, path: Path) -> Iterator[None]:
+        """All ranks hear of what one of them could not write. What is half written makes room for another try."""
+        try:
+            yield
+        except CheckpointException as error:
+            if self._is_first:
+                shutil.rmtree(_partial(path), ignore_errors=True)
+            why = next(iter(error.failures.values()))[0]
+            raise NotKept(f"cannot write {path}: {str(why).partition(chr(10))[0]}; {GO_ON}") from None
 
     def _meet(self) -> None:
         self._group.gather(None, "checkpoint")

@@ -89,9 +89,9 @@ class Learner(ABC):
             yield state.name, state.tensors[WEIGHT]
 
     def weights(self, kind: str = WEIGHT) -> dict[str, Tensor]:
-        """All of the DiT's that learn, on every rank, by name; or their averages."""
+        """All of the DiT's that learn, on every rank, by name; or their averages; of what took no step, itself."""
         states = self._states(None if kind == WEIGHT and not self.options.optimiser.offload else self.optimiser)
-        mine = {state.name: state.tensors[kind] for state in states}
+        mine = {state.name: state.tensors.get(kind, state.tensors[WEIGHT]) for state in states}
         return {name: weight for part in self.groups.pipe.gather(mine, "weights") for name, weight in part.items()}
 
     def states(self) -> Iterator[ParameterState]:

@@ -55,8 +55,11 @@ class ParallelPlan:
         for name, choices in (("data", get_args(Data)), ("schedule", get_args(Schedule))):
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
-        if (self.data == "hsdp") != (self.shards > 0) or (self.shards and self.dp % self.shards):
-            raise ConfigError(f"shards is for hsdp and divides dp: got data={self.data!r}, dp={self.dp}, shards={self.shards}")
+        if self.data != "hsdp" and self.shards:
+            raise ConfigError(f"shards is for data = hsdp, got {self.data!r} and shards = {self.shards}; leave one of them out")
+        if self.data == "hsdp" and (self.shards < 1 or self.dp % self.shards):
+            fits = ", ".join(str(n) for n in range(1, self.dp + 1) if self.dp % n == 0)
+            raise ConfigError(f"hsdp needs shards that divide dp = {self.dp}, got {self.shards}; {fits} would")
         if self.tp > 1 and self.data not in WITH_TENSORS:
             raise ConfigError(f"tp goes with data = {' or '.join(WITH_TENSORS)}, got {self.data!r}")
         if self.pp > 1 and (self.data != "replicas" or self.cp > 1):

@@ -116,6 +116,8 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
     def check(self, spec: ModelSpec, folder: Path) -> None:
         """What can be known before weights are read. `folder` is where the recipe lies."""
         self._check_numbers()
+        if self.lora is not None:
+            self.lora.check(spec.dit)
         self._check_streams(spec)
         self._check_rewards(spec, folder)
 

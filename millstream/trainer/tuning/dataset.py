@@ -171,8 +171,11 @@ class ClipSet:
         """Numbers of the clips of each size."""
         for number, clip in enumerate(self.clips):
             self.buckets.setdefault(clip.size, []).append(number)
-        with safe_open(folder / NO_PROMPT, "pt") as file:
-            self.no_prompt_SE: Tensor = file.get_tensor(TEXT).float()
+        try:
+            with safe_open(folder / NO_PROMPT, "pt") as file:
+                self.no_prompt_SE: Tensor = file.get_tensor(TEXT).float()
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(f"{folder / NO_PROMPT} cannot be read ({type(error).__name__}); {AGAIN}") from None
 
     def __len__(self) -> int:
         return len(self.clips)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ from millstream.parallel.training.optimisers.choice import OptimiserChoice, Opti
 from millstream.parallel.training.precision import IN_BFLOAT16, Precision
 from millstream.parallel.training.task import StepOptions
 from millstream.trainer.choices import with_choices
+from millstream.trainer.plan import RECIPES
 from millstream.trainer.tuning.roles import MethodRecipe
 
 
@@ -27,11 +29,17 @@ class LoRAPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     parts: tuple[AdaptedPart, ...] = ("self_attn", "cross_attn", "ffn")
     """Of each block."""
 
+    def check(self, dit: DiTConfig) -> None:
+        if not 1 <= self.rank <= dit.width or not self.parts or not 0 < self.alpha < math.inf:
+            raise ConfigError(
+                f"[lora] needs a rank of 1 to {dit.width} (the model's width), an alpha above 0 and parts, got {self.rank}, "
+                f"{self.alpha:g} and {list(self.parts)}"
+            )
+
 
 class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_fields=True):
     data: str
     """A folder made by `millstream train data prepare`; from where the recipe lies."""
-    steps: int
     schedule: Literal["cosine", "constant"] = "cosine"
     cosine_over: int = 0
     warm_up: int = 20
@@ -114,15 +122,7 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
 
     def check(self, dit: DiTConfig) -> None:
         """What can be known before weights and clips are read."""
-        positive = ("steps", "batch", "checkpoint_every", "keep", "lr", "clip")
-        for name in positive:
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
-        for name, most in (("drop", 1.0), ("ema", 1.0)):
-            if not 0 <= getattr(self, name) < most:
-                raise ConfigError(f"{name} must be from 0 to less than {most:g}, got {getattr(self, name)}")
-        if self.samples < 0:
-            raise ConfigError(f"samples must be 0 or more, got {self.samples}")
+        self._check_numbers()
         if not 0 <= self.noise_from < self.noise_to <= FULL:
             raise ConfigError(
                 f"noise_from must be below noise_to, both 0 to 1000, got {self.noise_from:g} and {self.noise_to:g}"
@@ -131,8 +131,8 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
             raise ConfigError(f"state_bits and offload go with optimiser = adamw, got {self.optimiser}; leave them out")
         if self.spike and self.spike <= 1:
             raise ConfigError(f"spike must be above 1, or 0 for none, got {self.spike:g}")
-        if self.lora is not None and (self.lora.rank < 1 or not self.lora.parts):
-            raise ConfigError(f"[lora] needs a rank of 1 or more and parts, got {self.lora.rank} and {list(self.lora.parts)}")
+        if self.lora is not None:
+            self.lora.check(dit)
         if self._shares_blocks and self.backend("cpu"):
             raise ConfigError(f"blocks that tp, cp or pp shares out are not compiled; leave out compile = {self.compile!r}")
         self.plan.check(dit, self.batch)
@@ -140,11 +140,27 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
             raise ConfigError(f'noise_from and noise_to are for method = "flow"; {self.method!r} chooses its levels itself')
         self.check_method(dit)
 
+    def _check_numbers(self) -> None:
+        """Each by itself; what is no number is none of them."""
+        for name in ("steps", "batch", "checkpoint_every", "keep", "lr", "clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
+        for name in ("samples", "warm_up", "cosine_over", "frames_per_chunk", "window", "shift", "weight_decay", "spike"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        for name in ("drop", "ema"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be from 0 to less than 1, got {getattr(self, name)}")
+
 
 def read_recipe(path: Path) -> TuningRecipe:
     try:
         return msgspec.toml.decode(path.read_bytes(), type=TuningRecipe)
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; name a recipe, or see millstream train --help") from None
+        ours = RECIPES / path.name
+        way = (
+            f"copy the one that comes with the package: {ours}" if ours.is_file() else "name a recipe: millstream train --help"
+        )
+        raise ConfigError(f"cannot read {path}: {error.strerror}; {way}") from None
     except (msgspec.MsgspecError, ValueError) as error:
         raise ConfigError(f"{path} is not a recipe: {with_choices(error, TuningRecipe)}") from None

@@ -58,6 +58,7 @@ class MethodRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     batch: int
     """Clips a step, of all ranks together."""
     lr: float
+    steps: int
     method: TuningMethod = "flow"
     distil: dict[str, object] = {}
     """What only this method knows: the fields of its options in `trainer/options.py`, less those that stand above."""
@@ -142,6 +143,12 @@ class MethodRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             self._check_derivatives(options)
         if isinstance(options, MatchingOptions):
             _check_window(options)
+            first = -(-options.critic_first // options.student_every) * options.student_every
+            if first >= self.steps:
+                raise ConfigError(
+                    f"the student would learn nothing: its first turn is after {first} steps (critic_first, student_every) and "
+                    f"there are {self.steps}; give more steps, or a smaller critic_first in [distil]"
+                )
         assert self.levels, "a student takes steps"
 
     def check_ranks(self, ranks: int) -> None:

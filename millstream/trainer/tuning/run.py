@@ -170,7 +170,7 @@ class TuningRun:
         """The seconds it took, which are none of training's."""
         begun = time.perf_counter()
         if self.recipe.shows_streams:
-            learnt = self.learnt() if step else self.learner.weights()  # there is no average yet
+            learnt = self.learnt()
             if self.is_first:
                 show(step, learnt)
         return time.perf_counter() - begun

@@ -56,7 +56,9 @@ def translate(config: Mapping[str, Any], ranks: int) -> Translation:
 def read_deepspeed(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; name a DeepSpeed configuration, JSON") from None
+    except ValueError as error:
         raise ConfigError(f"{path} is no DeepSpeed configuration: {error}") from None
     if not isinstance(config, dict):
         raise ConfigError(f"{path} is no DeepSpeed configuration: not a JSON object")

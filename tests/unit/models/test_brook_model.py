@@ -113,5 +113,7 @@ def test_a_damaged_file_is_refused_with_the_fingerprint_it_should_have(tmp_path:
 def test_what_is_no_bundle_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "brook.safetensors"
     path.write_bytes(content)
-    with pytest.raises(WeightsError, match="cannot be read"):
+    with pytest.raises(WeightsError, match=r"cannot be read .* name a file that millstream train wrote, or bundled"):
         load_bundle(path, SPEC, device=CPU, dtype=torch.float32)
+    with pytest.raises(WeightsError, match="nowhere cannot be read"):
+        load_bundle(tmp_path / "nowhere", SPEC, device=CPU, dtype=torch.float32)

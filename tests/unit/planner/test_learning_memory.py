@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.train_memory import live_bytes, planned_bytes
+from benchmarks.train_memory import WAYS, live_bytes, planned_bytes
 from millstream.core.config import Recompute
 from millstream.core.presets import MODELS
 from millstream.models import dit as dit_module
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.ops.rope import Phases
-from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.recompute import prepare_blocks
 from millstream.planner.training import activation_bytes
 from tests.unit.live_bytes import LiveBytes
@@ -23,10 +22,11 @@ from tests.unit.live_bytes import LiveBytes
 FRAMES, TOKENS = 63, 1560  # so many that activations are more than gradients
 
 
+@pytest.mark.parametrize("name", ["one process", "LoRA"])
 @pytest.mark.parametrize("recompute", get_args(Recompute))
-def test_a_step_holds_what_is_planned(recompute: Recompute) -> None:
+def test_a_step_holds_what_is_planned(recompute: Recompute, name: str) -> None:
     """`python -m benchmarks.train_memory` does the same on ranks."""
-    assert live_bytes(0, ParallelPlan(), recompute) == pytest.approx(planned_bytes(ParallelPlan(), recompute), rel=0.05)
+    assert live_bytes(0, WAYS[name], recompute) == pytest.approx(planned_bytes(WAYS[name], recompute), rel=0.05)
 
 
 def fused(q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -255,3 +255,9 @@ def test_programs_and_people_get_the_same_placements() -> None:
     assert shown.exit_code == 0
     assert [placement["fits"] for placement in record] == [True, True, True]
     assert record[0]["name"] in shown.stdout
+
+
+def test_with_few_tokens_a_plain_step_is_held_by_its_optimiser() -> None:
+    count = dit_parameters(SMALL.dit)
+    peak = learning_peak(work(tokens=1, is_compiled=False), learner_state(count, 0, data="replicas", ranks=1))
+    assert peak == pytest.approx(20 * count, rel=0.01), "weights, gradients, two moments and a divisor, 4 bytes each"

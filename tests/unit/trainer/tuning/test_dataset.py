@@ -32,6 +32,12 @@ def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
         ClipSet(tmp_path)
 
 
+def test_a_dataset_without_its_empty_prompt_says_how_to_get_it(tmp_path: Path) -> None:
+    (small_dataset(tmp_path) / "no-prompt.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"no-prompt\.safetensors .* run `millstream train data prepare` again"):
+        ClipSet(tmp_path)
+
+
 def test_one_folder_holds_one_dataset(tmp_path: Path) -> None:
     card = read_card(small_dataset(tmp_path))
     with pytest.raises(ConfigError, match="was begun with latent_frames = 6 and this is 9"):

@@ -57,6 +57,11 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bits(tmp_path: Path, lora: Lo
     assert not same(second.learnt(), second.learner.weights()), "an average is not the last weight"
 
 
+def test_an_average_of_no_step_is_what_it_began_with(tmp_path: Path) -> None:
+    begun = run(tmp_path, ema=0.9)
+    assert same(begun.learnt(), begun.learner.weights())
+
+
 def test_it_learns_these_clips(tmp_path: Path) -> None:
     said = train(run(tmp_path, steps=24, batch=7, drop=0.0))
     losses = [report.losses["flow"] for report in said]

@@ -70,6 +70,8 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="stage must be 0, 1, 2 or 3, got 4"):
         translate({"zero_optimization": {"stage": 4}}, ranks=1)
     path = tmp_path / "ds.json"
+    with pytest.raises(ConfigError, match=r"cannot read .*ds\.json: No such file or directory; name a DeepSpeed configuration"):
+        read_deepspeed(path)
     for text in ("[1]", "{"):
         path.write_text(text)
         with pytest.raises(ConfigError, match="is no DeepSpeed configuration"):

@@ -24,6 +24,17 @@ from tests.unit.trainer.tuning.datasets import SPEC, recipe
         ({"noise_from": 700.0, "noise_to": 600.0}, "noise_from must be below noise_to"),
         ({"spike": 0.5}, "spike must be above 1"),
         ({"lora": LoRAPlan(rank=0)}, r"\[lora\] needs a rank"),
+        ({"lora": LoRAPlan(rank=100_000)}, r"\[lora\] needs a rank of 1 to \d+ \(the model's width\)"),
+        ({"lora": LoRAPlan(alpha=float("nan"))}, r"\[lora\] needs .* an alpha above 0"),
+        ({"lr": float("inf")}, "lr must be above 0, got inf"),
+        ({"weight_decay": float("nan")}, "weight_decay must be 0 or more, got nan"),
+        ({"shift": -1.0}, "shift must be 0 or more"),
+        ({"frames_per_chunk": -3}, "frames_per_chunk must be 0 or more"),
+        ({"warm_up": -5}, "warm_up must be 0 or more"),
+        ({"spike": float("nan")}, "spike must be 0 or more"),
+        ({"parallel": {"dp": 4, "data": "hsdp"}}, "hsdp needs shards that divide dp = 4, got 0; 1, 2, 4 would"),
+        ({"parallel": {"dp": 4, "data": "hsdp", "shards": 3}}, "got 3; 1, 2, 4 would"),
+        ({"parallel": {"dp": 4, "shards": 2}}, "shards is for data = hsdp, got 'replicas'"),
         ({"optimiser": "muon", "state_bits": 8}, "state_bits and offload go with optimiser = adamw, got muon"),
         ({"optimiser": "adafactor", "offload": "optimiser"}, "go with optimiser = adamw, got adafactor"),
         ({"parallel": {"dp": 3}}, "a batch of 4 does not divide .* multiple of 3"),
@@ -45,6 +56,10 @@ from tests.unit.trainer.tuning.datasets import SPEC, recipe
         ({"method": "dmd", "window": 3}, "window = 3 is not whole chunks of 2"),
         ({"method": "self-forcing", "distil": {"longest": 1}}, "longest = 1 chunks of 2 do not fill a window of 4"),
         ({"method": "dmd", "distil": {"student_every": 0}}, "student_every is 1 or more"),
+        (
+            {"method": "dmd", "distil": {"critic_first": 99}},
+            "the student would learn nothing: its first turn is after 100 steps",
+        ),
         ({"method": "dmd", "critic": OtherRole(parallel={"dp": 2})}, "share dp and the number of ranks, got .* critic dp = 2"),
         (
             {"method": "dmd", "placement": "apart", "critic": OtherRole(parallel={"dp": 2})},
@@ -71,6 +86,11 @@ def test_a_file_is_read_as_it_is_written(tmp_path: Path) -> None:
     assert (found.lora, found.plan.dp, found.plan.data) == (LoRAPlan(rank=4), 2, "fsdp")
 
 
+def test_a_recipe_that_ships_and_is_not_here_is_pointed_to(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"copy the one that comes with the package: {RECIPES / 'lora-brook.toml'}"):
+        read_recipe(tmp_path / "lora-brook.toml")
+
+
 SHIPPED = [path for path in sorted(RECIPES.glob("*.toml")) if not path.name.startswith(("brook", "reward"))]
 
 
@@ -94,6 +114,22 @@ def test_each_role_has_its_own_plan_or_all_have_one(tmp_path: Path) -> None:
     assert (found.world_size, found.critic_options.optimiser.lr, found.options.optimiser.lr) == (6, 2e-4, 1e-4)
     with pytest.raises(ConfigError, match=r"4 ranks of the student and 2 of the others, and there are 5"):
         found.check_ranks(5)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("stepz = 3", "unknown field `stepz`; did you mean steps?"),
+        ("qqqq = 3", "unknown field `qqqq`; known: model, weights, "),
+        ("[lora]\nranks = 3", r"unknown field `ranks` - at `\$.lora`; did you mean rank\?"),
+        ('precision = "fp12"', r"'fp12' - at `\$.precision`; known: .*bf16"),
+    ],
+)
+def test_a_field_or_a_word_that_is_not_known_is_named_with_what_is(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text(f'model = "wan-tiny"\nweights = ["random"]\ndata = "clips"\nsteps = 3\nbatch = 2\nlr = 1e-4\n{text}\n')
+    with pytest.raises(ConfigError, match=said):
+        read_recipe(path)
 
 
 @pytest.mark.parametrize("text", ["model = 3", "steps = ", 'model = "x"\nunknown = 1'])
