@@ -33,7 +33,7 @@ import torch
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Receipt, Resume, SetPrompt, Stop
-from millstream.core.errors import MeshGivenUp, Overloaded, UnknownSession
+from millstream.core.errors import ChunkCut, MeshGivenUp, Overloaded, UnknownSession
 from millstream.core.undo import undone_by
 from millstream.engine.engine import Engine
 from millstream.serving.admission import Admission
@@ -327,7 +327,7 @@ class Service:
                 self._turns.take(turn)
             self._turns.show()
         except BaseException as error:
-            if not (self._over and isinstance(error, MeshGivenUp)):  # a mesh is not brought back for a server that stops
+            if not (self._over and isinstance(error, MeshGivenUp | ChunkCut)):  # neither is a failure of a server that stops
                 self.failure = error
                 log.exception("the engine's thread has failed")
         finally:

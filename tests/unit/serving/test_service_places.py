@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from millstream.core.config import StreamConfig
 from millstream.core.controls import Pause, Resume, SetSteps, SetWindow
 from millstream.core.errors import ConfigError, ControlError, Overloaded
 from millstream.core.speed import Speed
 from millstream.engine.engine import Engine
 from millstream.models.fast.recorded import RecordedStack
+from millstream.serving import service as serving_service
 from millstream.serving.admission_types import AdmissionConfig, Admitted, Queued
 from millstream.serving.chunk_times import ChunkTimes, Estimate, Geometry
 from millstream.serving.notices import Applied, Ended, Live, Pictured, Waiting
@@ -254,6 +256,24 @@ def test_it_is_ready_only_when_it_is_warm(engine: Engine, monkeypatch: pytest.Mo
     go_on.set()
     assert service.ready.wait(PATIENCE_S)
     service.close()
+
+
+def test_a_server_that_is_stopped_while_it_warms_up_has_not_failed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def measure(trials: Trials, config: StreamConfig) -> None:
+        begun.set()
+        while True:
+            engine.brake.check()
+            time.sleep(0.01)
+
+    monkeypatch.setattr(Trials, "_measure", measure)
+    monkeypatch.setattr(serving_service, "GRACE_S", 0.1)
+    service = Service(engine, admission=AdmissionConfig(memory_bytes=BYTES), session_bytes=lambda config: BYTES)
+    service.start(warm_up=[config(engine)])
+    assert begun.wait(PATIENCE_S)
+    assert service.close()
+    assert service.failure is None
 
 
 def test_what_was_refused_is_measured_again_unless_that_would_hold_up_the_device(
