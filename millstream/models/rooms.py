@@ -25,13 +25,14 @@ class Rooms:
         if device.type != "cuda":
             return torch.zeros(size, device=device, dtype=dtype)
         key = size, dtype, device
-        if key not in self._pools:
-            self._pools[key] = torch.cuda.MemPool()
-        self._pools.move_to_end(key)
-        if len(self._pools) > MAX_SIZES:
-            self._pools.popitem(last=False)
-        with torch.cuda.device(device), torch.cuda.use_mem_pool(self._pools[key]):
-            return torch.zeros(size, device=device, dtype=dtype)
+        with torch.cuda.device(device):
+            if key not in self._pools:
+                self._pools[key] = torch.cuda.MemPool()
+            self._pools.move_to_end(key)
+            if len(self._pools) > MAX_SIZES:
+                self._pools.popitem(last=False)
+            with torch.cuda.use_mem_pool(self._pools[key]):
+                return torch.zeros(size, device=device, dtype=dtype)
 
     def give_back(self) -> None:
         """Whatever no window lies in. Windows stay where they are; later ones lie elsewhere."""
