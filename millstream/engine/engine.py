@@ -176,7 +176,7 @@ class Engine:
         all of them are."""
         if self.config.compile_backend:
             return config.chunks_to_fill + 1
-        return config.chunks_to_fill + self._chunks_before(config) if self.speed.graphs else 1
+        return config.chunks_to_fill + self.chunks_until_recorded(config) if self.speed.graphs else 1
 
     def warm_up(self, session: Session) -> None:
         """Have a session pay for everything that only first chunks pay for: kernels that are built, and calls that are
@@ -187,15 +187,17 @@ class Engine:
             let_compile(self.model.dit, True)
         for _ in session.stream(self.chunks_until_warm(config)):
             pass
-        for _ in range(self._chunks_before(config) - 1 if self.speed.graphs else 0):
+        for _ in range(self.chunks_until_recorded(config) - 1):
             session.control(Cut())
             for _ in session.stream(config.chunks_to_fill):
                 pass
         if self.mesh is None:
             let_compile(self.model.dit, False)
 
-    def _chunks_before(self, config: StreamConfig) -> int:
-        """Of chunks that make the same calls, how many until those are recorded."""
+    def chunks_until_recorded(self, config: StreamConfig) -> int:
+        """Of chunks that make the same calls, how many until those are recorded; one where nothing is."""
+        if not self.speed.graphs:
+            return 1
         return chunks_before(1 if self.speed.paired_commits else len(config.steps))  # the one with the last commit comes once
 
     def settle(self, session_id: str) -> None:

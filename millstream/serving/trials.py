@@ -16,7 +16,6 @@ from millstream.core.config import StreamConfig
 from millstream.engine.engine import Engine
 from millstream.engine.flights import Landing, Planned
 from millstream.engine.pipeline import ChunkPipeline, raise_failure
-from millstream.models.fast.recorded import chunks_before
 from millstream.serving.admission import Admission
 from millstream.serving.batching import BatchTimes
 from millstream.serving.session_entry import batch_key, geometry
@@ -103,7 +102,7 @@ class Trials:
         """Whether chunks of these share their calls, and more are made so in a second than of fewer sessions."""
         landings, turns, steady = list[Landing](), list[float](), list[float]()
         pipeline, size = self._pipeline(landed=landings.append), len(sessions)
-        first = chunks_before(len(sessions[0].timeline.steps)) if self._engine.speed.graphs else 1
+        first = self._engine.chunks_until_recorded(sessions[0].config)
         for turn in range(first + self._shared.policy.trials):  # kernels are built and calls recorded in the first
             one_offs = self._engine.one_offs
             pipeline.turn([Planned(session, decision) for session in sessions if (decision := session.decide())])

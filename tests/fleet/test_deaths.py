@@ -14,7 +14,7 @@ from millstream.core.controls import SetPrompt
 from tests.fleet.playing import digests, small_fleet
 from tests.server.serving import wait_until
 
-SEA = Ask(prompt="sea", fps=24.0, seed=5)
+SEA = Ask(prompt="sea", fps=24.0, seed=5, size="16x32")
 
 
 @pytest.mark.slow

@@ -140,6 +140,9 @@ class PaperEngine:
     def warm_up(self, session: PaperSession) -> None:
         pass
 
+    def chunks_until_recorded(self, config: StreamConfig) -> int:
+        return 1
+
     def settle(self, session_id: str) -> None:
         pass
 

@@ -19,6 +19,7 @@ from millstream.video.writer import VideoWriter
 from tests.server import browser as screen
 from tests.server.fake_stream import FakeStream
 from tests.server.page.heard import controls
+from tests.server.serving import wait_until
 
 pytestmark = screen.needs_chromium
 
@@ -69,7 +70,7 @@ def test_a_video_of_the_servers_is_asked_for_by_name_and_no_frame_is_sent(page: 
     screen.wait_until_moving(page)
     expect(page.get_by_role("slider", name="Noise")).to_be_enabled()
     page.get_by_role("radio", name="Words").check(force=True)
-    screen.wait_until_moving(page)
+    wait_until(lambda: sum(isinstance(asked, Start) for asked in server.heard) == 2, "the page has asked again")
     assert [(asked.input, asked.source) for asked in server.heard if isinstance(asked, Start)] == [(False, "sea"), (False, "")]
     assert server.frames_in == 0
 

@@ -27,6 +27,7 @@ def test_every_kernel_compiles_for_hopper(tmp_path: Path) -> None:
         "_with_gated",
         "_gelu",
         "_store_packed",
+        "_store_copies",
         "_over_tile",
         "_turned",
     }  # called by other kernels, and compiled with them

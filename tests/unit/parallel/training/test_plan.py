@@ -37,9 +37,9 @@ def test_every_part_of_a_pipeline_is_on_one_rank(schedule: str, pp: int) -> None
     [
         (dict(dp=0), "dp must be 1 or more, got 0"),
         (dict(data="zero4"), "data must be one of replicas, ddp, zero1"),
-        (dict(dp=4, data="hsdp"), "shards is for hsdp and divides dp"),
-        (dict(dp=4, data="hsdp", shards=3), "shards is for hsdp and divides dp"),
-        (dict(dp=4, shards=2), "shards is for hsdp"),
+        (dict(dp=4, data="hsdp"), "needs shards that divide dp = 4, got 0"),
+        (dict(dp=4, data="hsdp", shards=3), "divide dp = 4, got 3; 1, 2, 4 would"),
+        (dict(dp=4, shards=2), "shards is for data = hsdp"),
         (dict(tp=2, data="zero2"), "tp goes with data = replicas or fsdp"),
         (dict(pp=2, data="fsdp"), "pp goes with data = replicas and cp = 1"),
         (dict(pp=2, cp=2), "pp goes with data = replicas and cp = 1"),
