@@ -93,7 +93,7 @@ class PlacementTable:
         if not line:
             return False
         before = islice(line, line.before(session.line_place))
-        return any(home.ever(self.sessions[name].sized) for name in before)
+        return any(home.ever_open(self.sessions[name].sized) for name in before)
 
     def choose(self, session: FleetSession) -> ReplicaRoom | None:
         return self.rooms[session.asked.model].choose(session.sized)
@@ -198,7 +198,7 @@ class PlacementTable:
 
     def _admit(self, model: str, now: float, *, lost: bool) -> list[Decision]:
         """From the head of the line while there is room; only those who are lost, or everybody. Who waits for a kind of replica
-        that is not there yet keeps nobody from those that are."""
+        that is not there yet, or takes nobody now, keeps nobody from those that do."""
         decisions: list[Decision] = []
         line = self.lines[model]
         for session_id in tuple(line):
@@ -217,7 +217,7 @@ class PlacementTable:
             if never is not None:
                 self.forget(session, now)
                 decisions.append(self.refuse(session.asked, never))
-            elif self.rooms[model].ever(session.sized):
+            elif self.rooms[model].ever_open(session.sized):
                 break
         return decisions
 

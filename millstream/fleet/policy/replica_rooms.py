@@ -210,6 +210,10 @@ class ReplicaIndex:
         """Whether one of them could take it if it were empty."""
         return self._known(sized).ever
 
+    def ever_open(self, sized: SizedRequest) -> bool:
+        """The same of those that take people now."""
+        return any(self._judge(self.by_id[name], sized, alone=True) for _, name in self._order)
+
     def choose(self, sized: SizedRequest, *, but: str | None = None) -> ReplicaRoom | None:
         """The best that has room, not `but`. Of equals in version and recorded graphs, the fullest, or the emptiest; for one
         that yields the emptiest, where it loses least."""
@@ -223,19 +227,19 @@ class ReplicaIndex:
             name = self._order[number][1]
             room = self.by_id[name]
             rank = (int(room.outdated), int(facts.recorded and geometry not in room.replica.recorded))
-            if rank < best_rank and name != but and self._has_room(room, sized):
+            if rank < best_rank and name != but and self._judge(room, sized):
                 best, best_rank = room, rank
                 if rank == (0, 0):
                     break
         return best
 
-    def _has_room(self, room: ReplicaRoom, sized: SizedRequest) -> bool:
-        """Judged once for a mix of kinds on a profile."""
-        key = (self._profiles[room.replica_id], room.mix(sized.kind))
+    def _judge(self, room: ReplicaRoom, sized: SizedRequest, *, alone: bool = False) -> bool:
+        """Whether it has room beside those who are there, or if it were empty. Once for a mix of kinds on a profile."""
+        key = (self._profiles[room.replica_id], (frozenset(), sized.kind) if alone else room.mix(sized.kind))
         if key not in self._verdicts:
             if len(self._verdicts) >= MAX_REMEMBERED:
                 self._verdicts.clear()
-            self._verdicts[key] = room.has_room(sized.request)
+            self._verdicts[key] = room.fits(sized.request, ()) if alone else room.has_room(sized.request)
         return self._verdicts[key]
 
     def _known(self, sized: SizedRequest) -> Facts:

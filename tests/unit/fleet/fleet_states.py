@@ -85,6 +85,8 @@ class FleetStates(RuleBasedStateMachine):
         """Who had its place after a death."""
         self.yielding: set[str] = set()
         """Who of them may have less than its rate."""
+        self.following = False
+        """Whether decisions are being followed; still so where one of them was wrong."""
         self.follow(self.policy.scale(self.now), None)
         for _ in tuple(self.starting):
             order = self.starting.pop()
@@ -239,17 +241,19 @@ class FleetStates(RuleBasedStateMachine):
     def follow(self, decisions: list[Any], line: dict[str, list[str]] | None) -> None:
         """Do as is decided, and look at each. `line` is who stood there before: from it people come in their order."""
         queues = {model: [name for name in names if name in self.asked] for model, names in (line or {}).items()}
+        outer, self.following = self.following, True
         for decision in decisions:
             session = getattr(decision, "session_id", "")
             for names in queues.values():
                 if session in names and isinstance(decision, Place | Refused):
-                    new = [name for name in names if name not in self.lost and self.fits_somewhere(name)]
+                    new = [name for name in names if name not in self.lost and self.could_go(name)]
                     assert isinstance(decision, Refused) or session in self.lost or session == new[0], "nobody overtakes"
                     names.remove(session)
             self.do(decision)
             if isinstance(decision, Place):
                 (self.restored.add if decision.restore else self.restored.discard)(session)
                 self.lost.discard(session)
+        self.following = outer
 
     def do(self, decision: Decision) -> None:
         if isinstance(decision, Place):
@@ -257,13 +261,14 @@ class FleetStates(RuleBasedStateMachine):
             if decision.session_id in self.moving:
                 self.yielding.discard(decision.session_id)
                 assert self.moving.pop(decision.session_id) == decision.replica_id, "it comes back where it was going"
+                self.at[decision.session_id] = decision.replica_id  # promised when it began to move, however slow it is now
             else:
                 assert self.at[decision.session_id] is None
                 assert decision.replica_id not in self.draining, "it takes nobody more"
                 if decision.restore:
                     self.yielding.add(decision.session_id)
-            self.at[decision.session_id] = decision.replica_id
-            assert self.promises(decision.replica_id, came_back=decision.restore)
+                self.at[decision.session_id] = decision.replica_id
+                assert self.promises(decision.replica_id, came_back=decision.restore)
         elif isinstance(decision, Move):
             assert self.at[decision.session_id] == decision.source != decision.target
             assert decision.session_id not in self.moving
@@ -283,8 +288,22 @@ class FleetStates(RuleBasedStateMachine):
         there = {session for session, place in self.at.items() if place == replica}
         return [self.asked[session] for session in there | {each for each, to in self.moving.items() if to == replica}]
 
-    def fits_somewhere(self, session: str) -> bool:
-        return self.asked[session].request.memory_bytes <= MEMORY
+    def could_go(self, session: str) -> list[str]:
+        """Replicas that take people and have room for it when they are empty; a strict one only where its rate can be kept."""
+        request, names = self.asked[session].request, list[str]()
+        for name, replica in self.replicas.items():
+            if request.geometry not in replica.chunk_s or request.memory_bytes > replica.room.memory_bytes:
+                continue
+            share = replica.chunk_s[request.geometry] / min(request.pace.media_s, request.pace.window_s)
+            if (request.rate != "strict" or share <= SHARE + 1e-9) and self.takes_people(name):
+                names.append(name)
+        return names
+
+    def takes_people(self, name: str) -> bool:
+        """Whether it neither declined somebody nor gives way, which the policy says."""
+        (room,) = [state.rooms[name] for state in self.policy.pools.values() if name in state.rooms]
+        assert not (room.is_open and name in self.draining)
+        return room.is_open
 
     def promises(self, name: str, *, came_back: bool = False) -> bool:
         """By the definition: each chunk's share of its playing time, and a chunk that has just begun, on top of each other.
@@ -344,7 +363,7 @@ class FleetStates(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Nobody starves: as people leave, everybody in line who can be placed at all is placed."""
-        if not hasattr(self, "policy"):
+        if not hasattr(self, "policy") or self.following:
             return
         while any(place is not None for place in self.at.values()):
             session = min(session for session, place in self.at.items() if place is not None)
@@ -352,13 +371,4 @@ class FleetStates(RuleBasedStateMachine):
             self.forget(session)
             self.follow(self.policy.left(session, self.now), line)
         for session in self.at:
-            geometry = self.asked[session].request.geometry
-            roomy = [
-                name for name, replica in self.replicas.items() if geometry in replica.chunk_s and name not in self.draining
-            ]
-            assert not roomy or not self.fits_somewhere(session) or session in self.lost or self.policy_keeps_closed(roomy)
-
-    def policy_keeps_closed(self, names: list[str]) -> bool:
-        """Whether none of these takes anybody: they declined somebody, or give way."""
-        rooms = [state.rooms[name] for state in self.policy.pools.values() for name in names if name in state.rooms]
-        return not any(room.is_open for room in rooms)
+            assert not self.could_go(session), "nobody waits for a replica that is empty"

@@ -265,6 +265,28 @@ def test_a_replica_that_declines_is_not_asked_again_before_it_has_said_how_it_is
     assert place == Place(session_id="a", replica_id="r0")
 
 
+@pytest.mark.parametrize("why", ["declined", "drains"])
+def test_who_waits_for_a_replica_that_takes_nobody_keeps_nobody_from_one_that_does(why: str) -> None:
+    policy = a_fleet(0)
+    policy.replica_ready(a_replica("fast", seconds=0.3), 0.0)
+    policy.replica_ready(a_replica("slow", seconds=0.5), 0.0)
+    assert places(policy, "a", "b", "c") == ["slow", "fast", "fast"]
+    places(policy, "strict", now=1.0, geometry=LARGE, rate="strict")  # a chunk takes longer than it plays on the slow one
+    places(policy, "d", now=2.0)
+    assert policy.left("a", 3.0) == [], "nobody overtakes while the fast one takes people"
+    if why == "declined":
+        policy.declined("b", 4.0)
+    else:
+        policy.drain("fast", 4.0)
+    for name in "bc":
+        policy.left(name, 5.0)
+    assert policy.place_of("d") == "slow"
+    policy.left("d", 6.0)
+    assert places(policy, "e", now=6.0) == ["slow"], "nor does it keep out who comes now"
+    policy.replica_ready(a_replica("another", seconds=0.3), 7.0)
+    assert policy.place_of("strict") == "another"
+
+
 def test_a_gateway_that_restarts_learns_from_its_replicas_who_is_where() -> None:
     policy = a_fleet(0, keys={"team": Key(name="team", max_sessions=1)})
     policy.replica_ready(a_replica("r0"), 0.0, [a_request("a", key="team"), a_request("b")])
@@ -363,6 +385,43 @@ def test_money_and_stream_hours_are_those_of_the_clock() -> None:
 def test_a_pool_that_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="got 3 to 2"):
         Pool(name="x", model="x", minimum=3, maximum=2)
+
+
+class Drawn:
+    """In place of hypothesis: what was drawn where the second book once disagreed."""
+
+    def __init__(self, *values: Any) -> None:
+        self.values = list(values)
+
+    def draw(self, strategy: object) -> Any:
+        return self.values.pop(0)
+
+
+def test_the_second_book_lets_a_session_arrive_where_it_became_slow_while_it_moved() -> None:
+    states: Any = FleetStates()
+    states.begin(placement="pack")
+    states.come(people=[{}] * 4)
+    source, other = (name for name in sorted(states.replicas) if states.replicas[name].pool == "brook")
+    source, other = (source, other) if source in states.at.values() else (other, source)
+    states.drain(data=Drawn(source))
+    assert set(states.moving.values()) == {other}
+    states.slow_down(data=Drawn(other), seconds=0.6)
+    states.die(data=Drawn(source))
+    assert set(states.at.values()) == {other}
+    states.teardown()
+
+
+def test_the_second_book_lets_a_strict_one_wait_where_its_rate_cannot_be_kept() -> None:
+    states: Any = FleetStates()
+    states.begin(placement="pack")
+    for name in sorted(name for name, replica in states.replicas.items() if replica.pool == "brook"):
+        states.slow_down(data=Drawn(name), seconds=0.6)
+    states.come(people=[dict(geometry=LARGE, rate="strict"), {}])
+    assert sorted(place is None for place in states.at.values()) == [False, True], (
+        "it waits for a large one, and holds up nobody"
+    )
+    states.everybody_is_somewhere()
+    states.teardown()
 
 
 def test_whatever_people_and_machines_do_promises_positions_and_quotas_hold() -> None:
