@@ -22,7 +22,7 @@ def run(reader: Reader, steps: int = 20) -> None:
     parted = dict[str, bool]()
     for name, control in (
         ("free", DivergenceControl(0.0, 0.0, BEYOND)),
-        ("held", DivergenceControl(1.0, TARGET, BEYOND)),
+        ("held", DivergenceControl(0.3, TARGET, BEYOND)),
     ):
         roles, made = Roles(learnt_reward()[0], control, lr=LR), torch.Generator().manual_seed(0)
         found, far = [evaluated(roles, 0)], 0.0

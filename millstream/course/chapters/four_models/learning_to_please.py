@@ -27,7 +27,7 @@ def run(reader: Reader, steps: int = 16) -> None:
         f"a model that writes one of {len(COLOURS)} colours only: how many nats is it from one that draws evenly?"
     )
     reader.reveal(guess, math.log(len(COLOURS)), by="the logarithm of how many there are", tolerance=0.05)
-    roles = Roles(learnt_reward()[0], DivergenceControl(2.0, TARGET, BEYOND))
+    roles = Roles(learnt_reward()[0], DivergenceControl(0.1, TARGET, BEYOND))
     made = torch.Generator().manual_seed(0)
     before = judged(roles.actor)
     for step in range(steps):
