@@ -111,7 +111,7 @@ def one_in_flight(rank: int) -> None:
 ALONE: dict[str, tuple[str, Callable[[Path], Step]]] = {
     "products": ("compute-bound", lambda folder: products),
     "walks over tensors": ("memory-bound", lambda folder: walks),
-    "tiny operators": ("launch-bound", lambda folder: tiny_operators),
+    "tiny operators": ("CPU-bound", lambda folder: tiny_operators),  # a processor launches nothing: what is between is its own
     "Python between operators": ("CPU-bound", lambda folder: python_between),
     "a loader that sleeps": ("data- or encode-bound", lambda folder: slow_loader),
     "a video encoder": ("data- or encode-bound", lambda folder: partial(encoder, folder)),
