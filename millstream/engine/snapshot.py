@@ -139,12 +139,16 @@ def check(path: Path, engine: Engine, fingerprint: str) -> SnapshotHeader:
     return header
 
 
+_HEADER = msgspec.json.Decoder(SnapshotHeader)
+"""Made here: two threads that are the first to decode a type crash the process, and sessions come back side by side."""
+
+
 def read_header(path: Path) -> SnapshotHeader:
     """What a file says of itself, without loading a tensor."""
     try:
         with path.open("rb") as file:
             metadata = _metadata(file)
-        header = msgspec.json.decode(metadata, type=SnapshotHeader)
+        header = _HEADER.decode(metadata)
     except (
         OSError,
         struct.error,

@@ -6,6 +6,7 @@ import json
 import struct
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -87,6 +88,16 @@ def test_a_restored_session_goes_on_to_the_same_bits(
         )  # fmt: skip
         assert after.digest == before.digest
         assert np.array_equal(after.frames, before.frames)
+
+
+def test_no_type_is_looked_into_when_a_header_is_read(
+    engine: Engine, fingerprint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads that were the first to do so crashed the process: two people who came back to a server just started."""
+    saved(engine, engine.session("sea"), fingerprint, tmp_path)
+    (path,) = tmp_path.iterdir()
+    monkeypatch.setattr(msgspec.json, "decode", lambda *_, **__: pytest.fail("the type is looked into"))
+    assert snapshot.read_header(path).config == engine.spec.stream
 
 
 def test_one_that_was_paused_or_steered_stays_so(engine: Engine, fingerprint: str, tmp_path: Path) -> None:
