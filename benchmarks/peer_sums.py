@@ -12,7 +12,6 @@ once at this card's rate.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import itertools
 import json
@@ -23,7 +22,7 @@ import torch
 
 from benchmarks.pages import row, write_between
 from benchmarks.report import RESULTS, write_report
-from benchmarks.shares import CARDS, CASES, GPU, MEETING_US, TURN, TURNS, Case, Chunks, listed, predict, sent_ms
+from benchmarks.shares import CARDS, CASES, GPU, MEETING_US, TURN, TURNS, Case, Chunks, asked, listed, predict, sent_ms
 from millstream.commands.report import current_commit
 from millstream.core.topology import Topology
 from millstream.parallel.peer_memory import MakeBuffer, PeerBuffer, PeerMemory
@@ -90,11 +89,7 @@ def _cells(case: Case, split: str, found: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
-    parser.add_argument("--splits", nargs="*", choices=SPLITS, default=list(SPLITS))
-    parser.add_argument("--page", action="store_true", help="write the last result into docs/distributed.md, measure nothing")
-    options = parser.parse_args()
+    options = asked(__doc__, list(SPLITS))
     before = json.loads(FOUND.read_text())["measured"] if FOUND.exists() else {}
     if options.page:
         write_between(RESULTS.parents[1] / "docs" / "distributed.md", "benchmarks.peer_sums", tables(before))

@@ -342,12 +342,16 @@ def write_page() -> None:
     write_between(RESULTS.parents[1] / "docs" / "distributed.md", "benchmarks.shares", tables(report))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def asked(description: str | None, splits: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
-    parser.add_argument("--splits", nargs="*", choices=SPLITS, default=list(SPLITS))
+    parser.add_argument("--splits", nargs="*", choices=splits, default=list(splits))
     parser.add_argument("--page", action="store_true", help="write the last result into docs/distributed.md, measure nothing")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = asked(__doc__, list(SPLITS))
     if options.page:
         write_page()
         return
