@@ -11,6 +11,7 @@ from benchmarks import (
     course_gpu,
     course_results,
     distributed_page,
+    fleet_page,
     fleet_sim,
     forking_page,
     performance_page,
@@ -21,7 +22,7 @@ from benchmarks import (
 from benchmarks.pages import put_between, write_between
 from millstream.course.catalogue import find_chapter
 
-PAGES = (performance_page, distributed_page, profiling_page, fleet_sim, forking_page, protocol_page)
+PAGES = (performance_page, distributed_page, profiling_page, fleet_page, fleet_sim, forking_page, protocol_page)
 
 
 @pytest.mark.parametrize(("writer", "name"), [(writer, name) for writer in PAGES for name in writer.TABLES])
