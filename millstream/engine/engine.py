@@ -40,7 +40,7 @@ from millstream.mesh.launch import Launch, launcher
 from millstream.mesh.recovery import MeshTransport
 from millstream.models.brook.files import find_beside
 from millstream.models.fast.apply import accelerate, refuse_impossible
-from millstream.models.fast.recorded import RecordedStack, chunks_before
+from millstream.models.fast.recorded import MAX_RECORDINGS, RecordedStack, chunks_before
 from millstream.models.offloaded_text import OffloadedTextEncoder
 from millstream.models.registry import LoadedModel, load_model
 from millstream.models.ring_shape import RingShape
@@ -199,6 +199,10 @@ class Engine:
         if not self.speed.graphs:
             return 1
         return chunks_before(1 if self.speed.paired_commits else len(config.steps))  # the one with the last commit comes once
+
+    def recorded_places(self, config: StreamConfig) -> int:
+        """Sessions of which all calls can stay recorded; none where nothing is. Half is for what they share, and for others."""
+        return MAX_RECORDINGS // (4 * config.chunks_to_fill) if self.speed.graphs else 0
 
     def settle(self, session_id: str) -> None:
         """Make the commit that a session owes, now that its pictures are out. Waits for it."""

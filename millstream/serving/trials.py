@@ -1,7 +1,8 @@
 """Chunks that nobody sees, made to learn what they take.
 
 Of the server's own stream when it starts, of several sessions together where they may share their calls, and later of what
-somebody was refused. On the engine's thread, between turns.
+somebody was refused. Where calls are recorded, those of the first to come are, too: a recording takes as long as a chunk or two,
+and all who are there wait for it. On the engine's thread, between turns.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from millstream.core.config import StreamConfig
+from millstream.core.config import StreamConfig, pixel_frames
 from millstream.engine.engine import Engine
 from millstream.engine.flights import Landing, Planned
 from millstream.engine.pipeline import ChunkPipeline, raise_failure
@@ -30,6 +31,8 @@ STALE_S = 20.0
 """What was measured so long ago is measured again when somebody was refused by it."""
 QUICK_S = 1.0
 """What is thought to take longer is not tried, unless the server's own stream does: nobody's question holds up the device."""
+PREPARED = 8
+"""Sessions at most whose calls are recorded before anybody comes; of more, when they come."""
 CUT_AFTER = 2.0
 """Times the longest chunk that is let in: one that takes longer is cut off."""
 
@@ -45,7 +48,9 @@ class Trials:
         """What is served by default is never too long; what takes much longer is cut off from now on."""
         for config in configs:
             self._measure(config)
-            self._measure_shared(config)
+            people = self._expected(config)
+            self._prepare(config, people)
+            self._measure_shared(config, people)
             self._admission.allow_chunks_of(geometry(self._engine.spec, config))
             self._quick_s = max(self._quick_s, self._estimate_s(config))
         self._engine.brake.limit_s = CUT_AFTER * self._admission.longest_chunk_s
@@ -79,24 +84,56 @@ class Trials:
         with engine.session("warm up", config=config) as session:
             engine.warm_up(session)
             for _ in range(MEASURED_CHUNKS):
-                decision, one_offs = session.decide(), engine.one_offs
-                assert decision is not None, "nothing stops a session that nobody steers"
-                pipeline.turn([Planned(session, decision)])
+                one_offs = engine.one_offs
+                self._turn(pipeline, [session])
                 pipeline.show()
 
-    def _measure_shared(self, config: StreamConfig) -> None:
+    def _expected(self, config: StreamConfig) -> int:
+        """Sessions that keep the device busy at this one's rate, as far as there is memory and their calls can be recorded."""
+        room = self._admission.config.memory_bytes // max(1, self._session_bytes(config))
+        busy = pixel_frames(1, config.frames_per_chunk) / config.fps / self._estimate_s(config)
+        return int(min(PREPARED, room, busy, self._engine.recorded_places(config)))
+
+    def _prepare(self, config: StreamConfig, people: int) -> None:
+        """So many side by side, each with its calls recorded: who comes next lies where they did."""
+        pipeline = self._pipeline()
+        with ExitStack() as open_sessions:
+            for _ in range(people):
+                session = open_sessions.enter_context(self._engine.session("warm up", config=config))
+                for _ in range(config.chunks_to_fill + 2):  # a commit may come a chunk later
+                    self._turn(pipeline, [session])
+            pipeline.show()
+
+    def _measure_shared(self, config: StreamConfig, people: int) -> None:
         """What sizes of shared calls take, as long as more of them pay: before anybody is promised anything."""
         most = self._admission.config.memory_bytes // max(1, self._session_bytes(config))
         sizes = self._shared.sizes(most) if self._shared.policy.max_size > 1 else []
         with ExitStack() as open_sessions:
-            sessions = list[Session]()
-            for size in sizes:
-                for _ in range(size - len(sessions)):
+            sessions, paying = list[Session](), list[int]()
+
+            def seat(count: int) -> None:
+                for _ in range(count - len(sessions)):
                     sessions.append(open_sessions.enter_context(self._engine.session("warm up", config=config)))
                     for _ in sessions[-1].stream(config.chunks_to_fill):
                         pass
+
+            for size in sizes:
+                seat(size)
                 if not self._learn_size(sessions):
-                    return
+                    break
+                paying.append(size)
+            if paying:
+                seat(people)
+            for size in paying:
+                self._record_rows(sessions[:people], size)
+
+    def _record_rows(self, sessions: Sequence[Session], size: int) -> None:
+        """The first are recorded. Others who share their calls sit in rows of so many, as in `serving/scheduler.py`."""
+        pipeline = self._pipeline()
+        for first in range(size, len(sessions) - size + 1, size):
+            for _ in range(2):  # a commit may come a chunk later
+                self._turn(pipeline, sessions[first : first + size])
+        pipeline.show()
 
     def _learn_size(self, sessions: Sequence[Session]) -> bool:
         """Whether chunks of these share their calls, and more are made so in a second than of fewer sessions."""
@@ -105,7 +142,7 @@ class Trials:
         first = self._engine.chunks_until_recorded(sessions[0].config)
         for turn in range(first + self._shared.policy.trials):  # kernels are built and calls recorded in the first
             one_offs = self._engine.one_offs
-            pipeline.turn([Planned(session, decision) for session in sessions if (decision := session.decide())])
+            self._turn(pipeline, sessions)
             assert len(landings) == size, "nothing stops sessions that nobody steers"
             turns.append(max(landing.turn_s or 0.0 for landing in landings))
             if all(landing.together == size for landing in landings) and self._engine.one_offs == one_offs and turn >= first:
@@ -118,6 +155,12 @@ class Trials:
         if steady:
             self._shared.one_off_s = max(self._shared.one_off_s, max(turns) - statistics.median(steady))
         return self._shared.pays(key, size)
+
+    @staticmethod
+    def _turn(pipeline: ChunkPipeline, sessions: Sequence[Session]) -> None:
+        decisions = [session.decide() for session in sessions]
+        assert None not in decisions, "nothing stops a session that nobody steers"
+        pipeline.turn([Planned(session, decision) for session, decision in zip(sessions, decisions, strict=True) if decision])
 
     def _pipeline(
         self,

@@ -143,6 +143,9 @@ class PaperEngine:
     def chunks_until_recorded(self, config: StreamConfig) -> int:
         return 1
 
+    def recorded_places(self, config: StreamConfig) -> int:
+        return 0
+
     def settle(self, session_id: str) -> None:
         pass
 

@@ -28,8 +28,11 @@ from millstream.ops.rope import Phases
 
 CALLS_BEFORE = {"step": 8, "commit": 2}
 """So often a call is seen before it is recorded: more than one chunk makes of it, so a window that fills is not."""
-MAX_RECORDINGS = 64
-"""The one that was not used for longest goes."""
+MAX_RECORDINGS = 128
+"""The one that was not used for longest goes, if that is long: where more are needed than there may be, calls run as they are
+rather than push each other out."""
+LONG = 4 * MAX_RECORDINGS
+"""Calls since then."""
 MAX_COUNTED = 1024
 """Calls that are counted; beyond it, counting starts over."""
 
@@ -65,12 +68,13 @@ class RingView:
         return ring
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RecordedCalls:
     x_BFTD: Tensor
     levels_BF6D: Tensor
     views: Sequence[RingView]
     run: Run
+    used_at: int = 0
 
     def replay(self, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[KVRing]) -> Tensor:
         """The residual as it leaves the blocks; good until the next call."""
@@ -116,6 +120,7 @@ class RecordedStack(FastStack):
         """Calls that were recorded, or ran as they are because they are to be seen again before that."""
         self._record = record
         self._recordings: OrderedDict[Hashable, RecordedCalls] = OrderedDict()
+        self._calls = 0
         self._seen: Counter[Hashable] = Counter()
         self._often: set[Hashable] = set()
         """Calls that some ring has seen often, wherever it is."""
@@ -156,18 +161,31 @@ class RecordedStack(FastStack):
         """Of this call, made if it comes often; None where it is to run as it is. The prompt is told to it."""
         if any(ring.fills_sink or ring.bias is not None for ring in rings):
             return None
+        self._calls += 1
         key = (kind, x_BFTD.shape, *(_address(ring) for ring in rings))
         if key not in self._recordings:
+            is_often = self._comes_often(kind, key, (kind, x_BFTD.shape, *(_likeness(ring) for ring in rings)))
+            if is_often and not self._has_room():
+                return None
             self.one_offs += 1
-            if not self._comes_often(kind, key, (kind, x_BFTD.shape, *(_likeness(ring) for ring in rings))):
+            if not is_often:
                 return None
             self._tell(cross)
             self._recordings[key] = self._made(kind, x_BFTD, levels_BF6D, rings, self._told[cross.k[0].shape])
-            if len(self._recordings) > MAX_RECORDINGS:
-                self._recordings.popitem(last=False)
         self._tell(cross)
         self._recordings.move_to_end(key)
+        self._recordings[key].used_at = self._calls
         return self._recordings[key]
+
+    def _has_room(self) -> bool:
+        """For one more recording; the oldest makes it if nobody uses that any more."""
+        if len(self._recordings) < MAX_RECORDINGS:
+            return True
+        oldest = next(iter(self._recordings))
+        if self._calls - self._recordings[oldest].used_at < LONG:
+            return False
+        del self._recordings[oldest]
+        return True
 
     def _made(self, kind: str, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[KVRing], told: CrossKV) -> RecordedCalls:
         x, levels, views = x_BFTD.clone(), levels_BF6D.clone(), [RingView(ring) for ring in rings]

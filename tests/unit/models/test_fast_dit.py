@@ -292,11 +292,18 @@ def test_shared_calls_are_recorded_once_they_come_often_and_of_other_company_at_
     assert tape.replayed > 8
 
 
-def test_recordings_do_not_grow_with_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recordings_do_not_grow_with_sessions_and_do_not_push_out_what_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_recorded, "MAX_RECORDINGS", 3)
+    monkeypatch.setattr(fast_recorded, "LONG", 70)
     tape, rings = Tape(), [ring(DIT) for _ in range(4)]
     model = recorded(dit(), tape)
-    for each in rings:
-        stream(model, each, 12)
-    assert tape.recorded == 2 * len(rings)
+    for _ in range(6):  # in turns, each long enough to be recorded
+        for each in rings[:3]:
+            stream(model, each, 4)
+    assert tape.recorded == len(model.blocks._recordings) == 3, "calls of those who came last run as they are"
+    before = model.blocks.one_offs
+    stream(model, rings[2], 4)
+    assert model.blocks.one_offs == before, "that is what they will always take"
+    stream(model, rings[3], 24)
+    assert tape.recorded == 5, "the others are gone"
     assert len(model.blocks._recordings) == 3

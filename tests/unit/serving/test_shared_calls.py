@@ -23,7 +23,7 @@ from millstream.serving.chunk_times import ChunkTimes
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest
 from millstream.serving.turns import Sleep
-from tests.unit.paper_engine import PaperClock, PaperEngine, PaperPosted
+from tests.unit.paper_engine import PaperClock, PaperEngine, PaperPosted, PaperSession
 
 CLOCKED = ("serving.session_table", "serving.service", "serving.turn_taker", "engine.pipeline")
 FRAMES = 12
@@ -38,10 +38,15 @@ DEFAULT, OTHER = (192, 320), (192, 336)
 
 @dataclass
 class SharingEngine(PaperEngine):
-    """Calls take as long as their size says, and once more `one_off_s` when a size is new to a size of picture."""
+    """Calls take as long as their size says, and once more `one_off_s` when they are recorded: of each who lie together, and
+    `recording_s` of each who lies somewhere by itself. Who comes lies in the first place that is free."""
 
     sizes_s: Mapping[int, float] = field(default_factory=lambda: H200)
     one_off_s: float = ONE_OFF_S
+    recording_s: float = 0.0
+    places: dict[str, int] = field(default_factory=dict)
+    recorded: set[tuple[int, ...]] = field(default_factory=set)
+    """By width of the picture and where those are who are in it."""
     runs: Counter[tuple[int, int]] = field(default_factory=Counter)
     """By width of the picture and sessions together."""
     chunk_s: float = 0.0
@@ -51,12 +56,23 @@ class SharingEngine(PaperEngine):
         return SimpleNamespace(post=self._post)
 
     def _post(self, parcels: Sequence[Any]) -> PaperPosted:
-        kind = parcels[0].envelope.width, len(parcels)
-        is_new = len(parcels) > 1 and not self.runs[kind]
-        self.clock.now += self.sizes_s[len(parcels)] + (self.one_off_s if is_new else 0.0)
-        self.one_offs += is_new
-        self.runs[kind] += 1
+        width = parcels[0].envelope.width
+        who = width, *(self.places[parcel.envelope.session_id] for parcel in parcels)
+        one_off_s = (self.one_off_s if len(parcels) > 1 else self.recording_s) if who not in self.recorded else 0.0
+        self.recorded.add(who)
+        self.clock.now += self.sizes_s[len(parcels)] + one_off_s
+        self.one_offs += one_off_s > 0
+        self.runs[width, len(parcels)] += 1
         return PaperPosted(parcels)
+
+    def session(self, *args: Any, **named: Any) -> PaperSession:
+        self.places = {name: place for name, place in self.places.items() if name in self.open_sessions}
+        session = super().session(*args, **named)
+        self.places[session.id] = min(set(range(len(self.places) + 1)) - set(self.places.values()))
+        return session
+
+    def recorded_places(self, config: StreamConfig) -> int:
+        return 8
 
 
 @dataclass
@@ -120,10 +136,12 @@ class PaperService:
 
 
 @contextmanager
-def serving(*, batch: int, sizes_s: Mapping[int, float] = H200, one_off_s: float = ONE_OFF_S) -> Iterator[PaperService]:
+def serving(
+    *, batch: int, sizes_s: Mapping[int, float] = H200, one_off_s: float = ONE_OFF_S, recording_s: float = 0.0
+) -> Iterator[PaperService]:
     """Warmed up with the picture it serves by default."""
     clock = PaperClock()
-    engine = SharingEngine(clock, sizes_s=sizes_s, one_off_s=one_off_s)
+    engine = SharingEngine(clock, sizes_s=sizes_s, one_off_s=one_off_s, recording_s=recording_s)
     patches = [mock.patch(f"millstream.{name}.time", clock) for name in CLOCKED]
     for patch in patches:
         patch.start()
@@ -140,7 +158,7 @@ def serving(*, batch: int, sizes_s: Mapping[int, float] = H200, one_off_s: float
 
 def test_eight_who_were_promised_all_of_the_device_wait_at_their_start_if_ever_as_in_turns() -> None:
     for batch in (1, 8):
-        with serving(batch=batch) as paper:
+        with serving(batch=batch, recording_s=0.2) as paper:
             promised = paper.come(8, FRAMES / H200[1] / 8)
             learnt = Counter(paper.engine.runs)
             paper.work(2.0)
