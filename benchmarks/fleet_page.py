@@ -39,7 +39,7 @@ def harm_table() -> list[str]:
     rows = []
     for name, words in HARM.items():
         found = measured[name]
-        count = found.get("kills") or found["moves"]
+        count = found["kills"] if "kills" in found else f"1, {found['moves']} moves" if name == "deploy" else found["moves"]
         recovery_s = found.get("recovery_s_p95")
         rows.append(
             (
