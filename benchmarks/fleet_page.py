@@ -1,6 +1,6 @@
 """What was measured of a small fleet on Ray, into docs/fleet.md.
 
-    python -m benchmarks.fleet_page         # from results/fleet.json
+python -m benchmarks.fleet_page         # from results/fleet.json
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Chunks that nobody sees, made to learn what they take.
 
 Of the server's own stream when it starts, of several sessions together where they may share their calls, and later of what
-somebody was refused. Where calls are recorded, those of the first to come are, too: a recording takes as long as a chunk or two,
+somebody was refused. Where calls are recorded, so are those of the first to come: a recording takes as long as a chunk or two,
 and all who are there wait for it. On the engine's thread, between turns.
 """
 
