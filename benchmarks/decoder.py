@@ -6,10 +6,6 @@
 The plain decoder, and the fast one with the library's convolutions and with our own; the fast ones also latent by latent, and
 recorded as a CUDA graph: without the copies of its state that a stream would need on top, hence the most a graph could save.
 Beside the device's milliseconds stand those the host takes to launch, which must be fewer.
-
-Of `--vae-devices`, what one card can tell: one tile of a picture alone, the edges that it trades copied where they are, so
-without what they take between cards; and all tiles on this card, where the host's milliseconds are those of one process that
-launches them all.
 """
 
 from __future__ import annotations
@@ -19,8 +15,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
-from queue import SimpleQueue
 
 import torch
 from torch import Tensor
@@ -32,12 +26,8 @@ from millstream.core.speed import Speed
 from millstream.models.carry import VAE
 from millstream.models.fast.apply import accelerate
 from millstream.models.registry import load_model
-from millstream.models.wan.fast_vae import FastVAE
-from millstream.parallel.spatial import SplitVAE
-from millstream.parallel.tiles import Grid, Tile, choose_grid
 
 FRAMES = 3
-TILES = (2, 4, 8)
 WARM_UP, TIMES = 3, 10
 
 
@@ -82,30 +72,6 @@ def one_by_one(vae: VAE, latents: Tensor, state: tuple[Tensor, ...]) -> None:
         _, state = vae.decode(latents[:, frame : frame + 1], state)
 
 
-class AbsentNeighbours(Tile):
-    """The first of several tiles, alone: what it gives to the others comes back to it."""
-
-    def __init__(self, grid: Grid) -> None:
-        count = grid.rows * grid.columns
-        super().__init__(0, [[SimpleQueue() for _ in range(count)] for _ in range(count)])
-        self.grid = grid
-
-    def _taken(self, place: int) -> Tensor:
-        edge = self._boxes[self.place][place].get_nowait()
-        assert edge is not None, "nobody gives up"
-        return edge
-
-
-def tiles(vae: FastVAE, latents: Tensor) -> Iterator[tuple[str, Callable[[], object]]]:
-    for count in TILES:
-        grid = choose_grid((latents.shape[-2], latents.shape[-1]), count)
-        alone, mine = FastVAE(vae, vae.own, AbsentNeighbours(grid)), grid.cut(latents, unit=1)[0].contiguous()
-        together = SplitVAE(vae, [latents.device] * count)
-        for name, network, part in ((f"a tile of {count}", alone, mine), (f"{count} tiles on one card", together, latents)):
-            _, state = network.decode(part)
-            yield name, partial(network.decode, part, state)
-
-
 @torch.inference_mode()
 def measure(model: str, size: tuple[int, int]) -> dict[str, dict[str, float]]:
     """Of each way, what it takes of the device and of the host."""
@@ -123,9 +89,6 @@ def measure(model: str, size: tuple[int, int]) -> dict[str, dict[str, float]]:
         _, state = vae.decode(latents)
         for way, work in ways(name, vae, latents, state):
             found[way], host[way] = timed(work), launched(work)
-    assert isinstance(vae, FastVAE), "the last way is the fastest"
-    for way, work in tiles(vae, latents):
-        found[way], host[way] = timed(work), launched(work)
     return {"ms": found, "host_ms": host}
 
 

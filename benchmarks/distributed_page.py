@@ -6,9 +6,12 @@ python -m benchmarks.distributed_page
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from benchmarks import peer_sums, shares, tiles
 from benchmarks.pages import report_of, row, write_tables
 from benchmarks.report import RESULTS
 
@@ -104,6 +107,10 @@ def _line(what: str, report: dict[str, Any], found: str, goal: str) -> str:
     return row([what, f"`python -m benchmarks.{report['benchmark']}`", found, goal, where])
 
 
+def _tables_of(benchmark: ModuleType) -> Iterator[str]:
+    yield from benchmark.tables(report_of(benchmark.__name__.removeprefix("benchmarks.")))
+
+
 TABLES = {
     "overlap": overlap,
     "stream_batch": stream_batch,
@@ -113,6 +120,10 @@ TABLES = {
 
 if (RESULTS / "overlap_real.json").exists():  # measured where there is a GPU
     TABLES["overlap_real"] = overlap_real
+
+if (RESULTS / "tiles.json").exists():  # as this was, which all predictions are made from
+    for measured in (shares, peer_sums, tiles):
+        TABLES[measured.__name__] = partial(_tables_of, measured)
 
 if __name__ == "__main__":
     write_tables(PAGE, TABLES)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.peer_sums                                      # the 1.3B and the 14B, bf16 and fp8, tp2, tp4, tp8
     python -m benchmarks.peer_sums --only 14b-fp8 --splits tp2 tp4      # the others stay as they were, each with its commit
-    python -m benchmarks.peer_sums --page                               # writes the last result into docs/distributed.md
+    python -m benchmarks.distributed_page                               # writes the last result into docs/distributed.md
 
 A rank's share alone, as in `benchmarks.shares`, in turns with the one whose collectives are copies. Here the peers' memory is
 on the same card: the kernels that sum and write there are timed without a link, and a meeting of all ranks takes nothing. The
@@ -16,11 +16,12 @@ import gc
 import itertools
 import json
 import statistics
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from benchmarks.pages import row, write_between
+from benchmarks.pages import row
 from benchmarks.report import RESULTS, write_report
 from benchmarks.shares import CARDS, CASES, GPU, MEETING_US, TURN, TURNS, Case, Chunks, asked, listed, predict, sent_ms
 from millstream.commands.report import current_commit
@@ -57,43 +58,39 @@ def measure(case: Case, split: str) -> dict[str, Any]:
     }
 
 
-def tables(measured: dict[str, Any]) -> list[str]:
-    lines = []
+def tables(report: dict[str, Any]) -> Iterator[str]:
+    """For docs/distributed.md."""
+    measured, fps = report["measured"], tuple(f"FPS, {card}" for card in CARDS)
+    heads = ("split", "a rank's calls", "of those with copies", "between H200, stated", "NCCL, stated", *fps)
     for name, found in measured.items():
         case = CASES[name]
-        lines += [f"**{case.model}, {case.size}, window {case.window}, {'fp8' if case.fp8 else 'bf16'}**", ""]
-        heads = (
-            "a rank's calls",
-            "of those with copies",
-            "between H200, stated",
-            "NCCL, stated",
-            *(f"FPS, {card}" for card in CARDS),
-        )
-        lines += [row(("split", *heads)), row(["---"] * 8)]
-        lines += [row(_cells(case, split, each)) for split, each in found.items()]
-        lines.append("")
+        yield f"**{case.model}, {case.size}, window {case.window}, {'fp8' if case.fp8 else 'bf16'}**"
+        yield ""
+        yield row(heads)
+        yield row(["---"] * len(heads))
+        yield from (row(_cells(case, split, each)) for split, each in found.items())
+        yield ""
     commits = sorted({each["commit"] for found in measured.values() for each in found.values()})
-    return [*lines, f"Commit {', '.join(f'`{commit}`' for commit in commits)}."]
+    yield f"Commit {', '.join(f'`{commit}`' for commit in commits)}."
 
 
 def _cells(case: Case, split: str, found: dict[str, Any]) -> list[str]:
-    """Frames a second as predicted, in brackets with the collectives of NCCL."""
-    ranks, link = Topology.parse(f"front+{split}").tp, find_device("H200").link
+    """Frames a second as predicted, with pictures on one card and in tiles; in brackets the better of NCCL's collectives."""
+    ranks = Topology.parse(f"front+{split}").tp
     copies = {"share_ms": found["copies_ms"], "sent": found["sent_by_copies"]}
-    between = [f"{sent_ms(each['sent'], ranks, link):.1f} ms" for each in (found, copies)]
-    pairs = [
-        [predict(case, split, by, find_device(card), find_device(card).link).fps for by in (found, copies)] for card in CARDS
-    ]
-    fps = [f"{ours:.0f} ({theirs:.0f})" for ours, theirs in pairs]
-    return [split, f"{found['share_ms']:.1f} ms", f"**{found['of_copies']:.3f}**", *between, *fps]
+
+    def fps(by: dict[str, Any], card: str) -> list[float]:
+        device = find_device(card)
+        return [predict(case, split, by, device, device.link, tiles=tiles) for tiles in (1, ranks)]
+
+    between = [f"{sent_ms(each['sent'], ranks, find_device('H200').link):.1f} ms" for each in (found, copies)]
+    cells = [f"{' / '.join(f'{each:.0f}' for each in fps(found, card))} ({max(fps(copies, card)):.0f})" for card in CARDS]
+    return [split, f"{found['share_ms']:.1f} ms", f"**{found['of_copies']:.3f}**", *between, *cells]
 
 
 def main() -> None:
     options = asked(__doc__, list(SPLITS))
     before = json.loads(FOUND.read_text())["measured"] if FOUND.exists() else {}
-    if options.page:
-        write_between(RESULTS.parents[1] / "docs" / "distributed.md", "benchmarks.peer_sums", tables(before))
-        return
     assert torch.cuda.is_available(), f"needs a CUDA GPU, {GPU} is not here"
     measured: dict[str, Any] = {name: before.get(name, {}) for name in CASES if name in before or name in options.only}
     for name, split in itertools.product(options.only, options.splits):

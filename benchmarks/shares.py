@@ -2,7 +2,7 @@
 
     python -m benchmarks.shares                                   # the 1.3B and the 14B, bf16 and fp8, every split
     python -m benchmarks.shares --only 14b-fp8 --splits tp2 tp4   # the others stay as they were, each with its commit
-    python -m benchmarks.shares --page                            # writes the last result into docs/distributed.md
+    python -m benchmarks.distributed_page                         # writes the last result into docs/distributed.md
 
 Its collectives are copies of the bytes that it would send: what they take between cards is not in these times. The page adds
 it from the planner's links, and says which column was measured and which assumed. The whole model and a share take turns, and
@@ -19,12 +19,13 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from benchmarks.pages import row, write_between
+from benchmarks.pages import report_of, row
 from benchmarks.report import RESULTS, write_report
 from millstream.commands.report import current_commit
 from millstream.core.config import ModelSpec, StreamConfig, parse_size
@@ -55,6 +56,8 @@ GPU, DTYPE = torch.device("cuda"), torch.bfloat16
 TURNS, TURN = 5, 2
 """So many turns of so many chunks each."""
 SPLITS = ("tp2", "tp4", "tp8", "sp2", "sp4", "pp2", "pp4")
+SPREAD = ("tp", "sp")
+"""Splits that one session's chunk is quicker by: a pipeline's stages take turns."""
 CARDS = ("H100", "H200", "B200")
 MEETING_US = 4.0
 """Stated: a barrier on the device between cards of one NVLink switch, replayed in a graph."""
@@ -246,6 +249,7 @@ def collective_ms(kind: str, size: float, ranks: int, link: Link) -> float:
         "peer scatter": lambda size, ranks, link: met_ms((ranks - 1) / ranks * size, link),
         "peer collect": lambda size, ranks, link: met_ms((ranks - 1) * size, link),
         "peer sum": lambda size, ranks, link: met_ms((ranks - 1) * size, link),
+        **dict.fromkeys(("edge", "latents", "picture"), lambda size, _, link: point_to_point(size, link)),
     }
     return of_kind[kind](size, ranks, link)
 
@@ -255,80 +259,102 @@ def met_ms(size: float, link: Link) -> float:
     return MEETING_US / 1e3 + size / link.beta_gb_s / 1e6
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prediction:
-    card: str
-    link: str
-    split: str
-    calls_ms: float
-    sent_ms: float
-    pictures_ms: float
-    fps: float
+def traded(sent: Sequence[dict[str, Any]]) -> tuple[int, int]:
+    """How many messages of a chunk, and how many bytes they give."""
+    return sum(each["times"] for each in sent), sum(each["times"] * each["bytes"] for each in sent)
 
 
-def predict(case: Case, split: str, found: dict[str, Any], device: Device, link: Link) -> Prediction:
-    """One session's frames a second, the front's pictures on the first rank's card, after the calls of a chunk. A card that is
-    not the measured one is as quick as the planner says, relative to that one."""
+@cache
+def pictures_of(size: str) -> dict[int, dict[str, Any]]:
+    """What `benchmarks.tiles` found for such pictures, by how many tiles they are cut into."""
+    return {int(tiles): found for tiles, found in report_of("tiles")["measured"][size].items()}
+
+
+def predict(case: Case, split: str, found: dict[str, Any], device: Device, link: Link, *, tiles: int) -> float:
+    """One session's frames a second. A chunk's pictures come after its calls: all on the first rank's card, or cut into a tile
+    for each. A card that is not the measured one is as quick as the planner says, relative to that one."""
     work = Workload(spec=case.spec, stream=case.stream, precision="fp8" if case.fp8 else "native", software=software_of(ALL))
-    local = Topology.parse("local")
+    local, topology = Topology.parse("local"), Topology.parse(f"front+{split}")
+    assert topology.pp == 1, f"the stages of {split} take turns"
     there, here = (chunk_time(work, Fleet(device=card, count=1), local) for card in (device, find_device("H200")))
-    quicker = (there.call.total * there.calls) / (here.call.total * here.calls)
-    topology = Topology.parse(f"front+{split}")
-    calls, pictures = found["share_ms"] * quicker, there.front_ms
-    if topology.pp > 1:  # a chunk passes all stages, one after the other
-        hop = (
-            point_to_point(work.chunk_tokens * work.spec.dit.width * device.value_bytes, link)
-            * (topology.pp - 1)
-            * (len(case.stream.steps) + 1)
-        )
-        calls, between = calls * topology.pp, hop
-    else:
-        between = sent_ms(found["sent"], topology.mesh_size, link)
-    fps = 1e3 * work.chunk_frames / (calls + between + pictures)
-    return Prediction(
-        card=device.name, link=link.name, split=split, calls_ms=calls, sent_ms=between, pictures_ms=pictures, fps=fps
-    )
+    calls = found["share_ms"] * (there.call.total * there.calls) / (here.call.total * here.calls)
+    tile = pictures_of(case.size)[tiles]
+    pictures = tile["ms"] * there.decode_ms / here.decode_ms + sent_ms(tile["sent"], tiles, link) + there.host_ms
+    between = sent_ms(found["sent"], topology.mesh_size, link)
+    return 1e3 * work.chunk_frames / max(calls + between + pictures, tile["host_ms"])
 
 
-def tables(report: dict[str, Any]) -> list[str]:
-    lines = []
+def tables(report: dict[str, Any]) -> Iterator[str]:
+    """For docs/distributed.md."""
+    h200 = find_device("H200")
+    heads = ("split", "a rank's calls of a chunk", "of the whole model's", "sums and exchanges", "MB of them")
+    predicted_heads = ("between H200, stated", "FPS, pictures on one card", "FPS, in tiles")
     for name, found in report["measured"].items():
         case = CASES[name]
-        lines += [f"**{case.model}, {case.size}, window {case.window}, {'fp8' if case.fp8 else 'bf16'}**", ""]
-        lines += [row(("split", "a rank's calls of a chunk", "of the whole model's", "sums and exchanges", "MB of them"))]
-        lines += [row(["---"] * 5)]
+        yield f"**{case.model}, {case.size}, window {case.window}, {'fp8' if case.fp8 else 'bf16'}**"
+        yield ""
+        yield row((*heads, *predicted_heads))
+        yield row(["---"] * (len(heads) + len(predicted_heads)))
         for split, each in found.items():
-            times, size = sum(one["times"] for one in each["sent"]), sum(one["times"] * one["bytes"] for one in each["sent"])
+            times, size = traded(each["sent"])
             measured = (f"{each['share_ms']:.1f} ms", f"**{each['of_whole']:.3f}**", str(times), f"{size / 1e6:.0f}")
-            lines.append(row((split, *measured)))
-        lines += ["", *predicted(case, found), ""]
+            yield row((split, *measured, *_stated(case, split, each, h200)))
+        yield from ("", *predicted(case, found), "")
     commits = sorted({each["commit"] for found in report["measured"].values() for each in found.values()})
     of = ", ".join(f"`{commit}`" for commit in commits)
-    return [*lines, f"Measured on one {report['hardware']['gpu']}, torch {report['versions']['torch']}, commit {of}."]
+    yield f"Measured on one {report['hardware']['gpu']}, torch {report['versions']['torch']}, commit {of}."
 
 
-def predicted(case: Case, found: dict[str, Any]) -> list[str]:
-    whole_ms = statistics.median(each["whole_ms"] for each in found.values())
-    alone = {"share_ms": whole_ms, "sent": []}
-    kinds = ("tp", "sp")
-    lines = [row(("cards", "link", "1", "2", "4", "8", "twice as many stop paying")), row(["---"] * 7)]
+def _stated(case: Case, split: str, found: dict[str, Any], device: Device) -> list[str]:
+    """Of tp and sp: what is sent between cards, and both predictions."""
+    if not split.startswith(SPREAD):
+        return ["", "", ""]
+    cards = Topology.parse(f"front+{split}").mesh_size
+    fps = [predict(case, split, found, device, device.link, tiles=tiles) for tiles in (1, cards)]
+    return [f"{sent_ms(found['sent'], cards, device.link):.1f} ms", *(f"{each:.0f}" for each in fps)]
+
+
+class Best(NamedTuple):
+    """Frames a second on so many cards, each with its split: pictures on one card, and in tiles."""
+
+    on_one: tuple[float, str]
+    in_tiles: tuple[float, str]
+
+    @property
+    def fps(self) -> float:
+        return max(self)[0]
+
+    def __str__(self) -> str:
+        return f"{self.on_one[0]:.0f} / {self.in_tiles[0]:.0f} ({max(self)[1]})"
+
+
+def predicted(case: Case, found: dict[str, Any]) -> Iterator[str]:
+    yield row(("cards", "link", "1", "2", "4", "8", "twice as many stop paying"))
+    yield row(["---"] * 7)
     for card in CARDS:
         device = find_device(card)
         for link in (device.link, PCIE5):
-            best = {1: predict(case, "1", alone, device, link)}
-            for split, each in found.items():
-                count = Topology.parse(f"front+{split}").mesh_size
-                if not split.startswith(kinds):
-                    continue
-                made = predict(case, split, each, device, link)
-                if count not in best or made.fps > best[count].fps:
-                    best[count] = made
-            cells = [f"{best[count].fps:.0f} ({best[count].split})" if count in best else "" for count in (1, 2, 4, 8)]
-            lines.append(row((card, link.name, *cells, _crossover(best))))
-    return lines
+            best = best_of(case, found, device, link)
+            cells = [f"{best[1].fps:.0f}", *(str(best[count]) if count in best else "" for count in (2, 4, 8))]
+            yield row((card, link.name, *cells, _crossover(best)))
 
 
-def _crossover(best: dict[int, Prediction]) -> str:
+def best_of(case: Case, found: dict[str, Any], device: Device, link: Link) -> dict[int, Best]:
+    """By how many cards there are."""
+    whole_ms = statistics.median(each["whole_ms"] for each in found.values())
+    splits = {"1": {"share_ms": whole_ms, "sent": []}} | {
+        split: each for split, each in found.items() if split.startswith(SPREAD)
+    }
+    cards_of = {split: Topology.parse(f"front+{split}").mesh_size for split in splits}
+
+    def best(cards: int, tiles: int) -> tuple[float, str]:
+        ours = [split for split in splits if cards_of[split] == cards]
+        return max((predict(case, split, splits[split], device, link, tiles=tiles), split) for split in ours)
+
+    return {cards: Best(best(cards, 1), best(cards, cards)) for cards in sorted(set(cards_of.values()))}
+
+
+def _crossover(best: dict[int, Best]) -> str:
     """From how many cards on twice as many bring less than a tenth."""
     counts = sorted(best)
     for few, many in itertools.pairwise(counts):
@@ -337,24 +363,15 @@ def _crossover(best: dict[int, Prediction]) -> str:
     return f"not by {counts[-1]}"
 
 
-def write_page() -> None:
-    report = json.loads(RESULT.read_text())
-    write_between(RESULTS.parents[1] / "docs" / "distributed.md", "benchmarks.shares", tables(report))
-
-
 def asked(description: str | None, splits: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
     parser.add_argument("--splits", nargs="*", choices=splits, default=list(splits))
-    parser.add_argument("--page", action="store_true", help="write the last result into docs/distributed.md, measure nothing")
     return parser.parse_args()
 
 
 def main() -> None:
     options = asked(__doc__, list(SPLITS))
-    if options.page:
-        write_page()
-        return
     before = json.loads(RESULT.read_text())["measured"] if RESULT.exists() else {}
     measured: dict[str, Any] = {name: before.get(name, {}) for name in CASES if name in before or name in options.only}
     for name in options.only:

@@ -142,6 +142,9 @@ def mesh(
         ),
     ] = None,
     compile: Compile = Compiler.off,
+    tiles: Annotated[
+        bool, typer.Option("--tiles", help="Each also with its pictures in tiles, one on each rank's device.")
+    ] = False,
     chunks: Annotated[int, typer.Option(help="Chunks that count, of each topology.")] = 20,
     as_json: Json = False,
     out: Out = None,
@@ -161,7 +164,7 @@ def mesh(
         backend = "" if compile is Compiler.off else compile.value
         asked = replace(options, engine=replace(options.engine, compile_backend=backend))
         topologies = tuple(Topology.parse(name) for name in topology or ())
-        request = MeshRequest(engine=resolve(asked), topologies=topologies, changes=shape.changes(), chunks=chunks)
+        request = MeshRequest(engine=resolve(asked), topologies=topologies, changes=shape.changes(), tiles=tiles, chunks=chunks)
         run_bench_mesh(request, as_json=as_json, out=out)
 
 

@@ -75,6 +75,7 @@ class MeshRank:
             with self._watchdog.busy(_spelled(orders)):
                 first = orders.envelopes[0]
                 if first.action == "INFER":
+                    self.generator.stopwatch.lap()  # nobody asks a worker what its last chunk took
                     self.run(unpack_parcels(orders, received.tensors))
                 elif not self.obey(first):
                     return

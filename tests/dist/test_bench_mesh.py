@@ -21,16 +21,21 @@ DIT = find_model("wan2.1-t2v-1.3b").dit
 
 def test_a_mesh_is_held_against_one_device_and_the_report_says_where_its_time_went(tmp_path: Path) -> None:
     out = tmp_path / "deeper" / "mesh.json"
-    result = CliRunner().invoke(app, ["bench", "mesh", *TINY.split(), "--topology", "front+tp2", "--out", str(out)])
+    result = CliRunner().invoke(app, ["bench", "mesh", *TINY.split(), "--topology", "front+tp2", "--tiles", "--out", str(out)])
     assert result.exit_code == 0, result.output
     report = json.loads(out.read_text())
-    local, mesh = report["measured"]["runs"]
-    assert (local["topology"], mesh["topology"]) == ("local", "front+tp2")
+    local, mesh, tiles = report["measured"]["runs"]
+    assert [(each["topology"], each["tiles"]) for each in report["measured"]["runs"]] == [
+        ("local", 1),
+        ("front+tp2", 1),
+        ("front+tp2", 2),
+    ]
     assert (local["through"], mesh["through"]) == ("", "gloo")
     assert (local["collectives_ms"], local["off_by"]) == (0.0, 0.0)
     assert mesh["mesh_ms"] > mesh["collectives_ms"] >= mesh["exposed_ms"] > 0
-    assert mesh["off_by"] < 0.5, "the same pictures but for rounding"
-    for each in (local, mesh):
+    for each in (mesh, tiles):
+        assert each["off_by"] < 0.5, "the same pictures but for rounding"
+    for each in (local, mesh, tiles):
         assert each["fps"] == pytest.approx(12e3 / each["chunk_ms"], rel=0.7), "chunks of 12 pictures"
         assert each["start_s"] > 0
     assert "front+tp2" in result.output

@@ -268,7 +268,7 @@ SURFACE = {
     "fleet up": {"--address"},
     "bench mesh": {
         "--chunks", "--compile", "--device", "--dtype", "--fast", "--json", "--model", "--offload-text", "--out", "--precision",
-        "--size", "--steps", "--threads", "--topology", "--weights", "--window",
+        "--size", "--steps", "--threads", "--tiles", "--topology", "--weights", "--window",
     },
     "bench overlap": {
         "--chunks", "--device", "--dtype", "--fast", "--json", "--model", "--offload-text", "--out", "--plot", "--precision",

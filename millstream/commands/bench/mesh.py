@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,10 +36,12 @@ from millstream.core.presets import find_model
 from millstream.core.topology import LEADER, LOCAL, Topology, divisors
 from millstream.engine.device_choice import choose_device
 from millstream.engine.engine import Engine, stream_config
+from millstream.engine.vae_place import refuse_split
 from millstream.mesh.launch import launcher, placement
 from millstream.mesh.rank import backend_for, run_rank
 from millstream.models.fast.recorded import chunks_before
 from millstream.parallel.collectives import GLOO
+from millstream.parallel.tiles import choose_grid
 from millstream.profiler.reading import read
 
 SESSION = "bench-mesh"
@@ -56,6 +58,8 @@ class MeshRequest:
     """None: all that the devices allow."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of StreamConfig that were given."""
+    tiles: bool = False
+    """Whether each is measured with its pictures in tiles, too, one on each rank's device."""
     chunks: int = 20
 
     def __post_init__(self) -> None:
@@ -72,6 +76,8 @@ class MeshResult:
 
     topology: str
     compiled_by: str
+    tiles: int
+    """That pictures are cut into, each on the device of a rank; 1 where the front makes them whole."""
     through: str
     """What ranks speak through, nccl or gloo, which passes through host memory; empty for one process."""
     start_s: float
@@ -99,6 +105,9 @@ def run_bench_mesh(request: MeshRequest, *, as_json: bool, out: Path | None) -> 
     chosen = request.topologies or allowed(spec.dit, device_count(device), front_apart=device.type != "cuda")
     for topology in chosen:
         topology.check(spec.dit)
+        if request.tiles:
+            refuse_split(spec)
+            choose_grid(config.latent_size, topology.mesh_size)
     with plain_out_of_memory():
         found = [*measure(request, config, chosen)]
     measured = {"devices": device_count(device), "runs": [asdict(each) for each in found]}
@@ -108,6 +117,12 @@ def run_bench_mesh(request: MeshRequest, *, as_json: bool, out: Path | None) -> 
 
 def device_count(device: torch.device) -> int:
     return torch.cuda.device_count() if device.type == "cuda" else CPU_RANKS
+
+
+def rank_devices(topology: Topology, device: torch.device) -> tuple[str, ...]:
+    """Where the ranks of a mesh work, as `--vae-devices` has it."""
+    places = [topology.device_of(rank) % device_count(device) for rank in topology.mesh_ranks]
+    return tuple(f"cuda:{place}" if device.type == "cuda" else "cpu" for place in places)
 
 
 def allowed(dit: DiTConfig, devices: int, *, front_apart: bool) -> tuple[Topology, ...]:
@@ -126,12 +141,14 @@ def allowed(dit: DiTConfig, devices: int, *, front_apart: bool) -> tuple[Topolog
 
 
 def measure(request: MeshRequest, config: StreamConfig, topologies: Sequence[Topology]) -> Iterator[MeshResult]:
-    """One device first; where blocks are to be compiled, each as it is and compiled."""
+    """One device first; where blocks are to be compiled, each as it is and compiled; where asked for, also in tiles."""
     compilers = ("", request.engine.compile_backend) if request.engine.compile_backend else ("",)
     reference: NDArray[np.uint8] | None = None
     for topology in (LOCAL, *topologies):
-        for compiler in compilers:
-            engine = replace(request.engine, topology=topology, compile_backend=compiler)
+        in_tiles = rank_devices(topology, choose_device(request.engine.device))
+        places = ((), in_tiles) if request.tiles and len(in_tiles) > 1 else ((),)
+        for compiler, place in product(compilers, places):
+            engine = replace(request.engine, topology=topology, compile_backend=compiler, vae_devices=place)
             result, pictures = _measure(engine, config, request.chunks, reference)
             reference = pictures if reference is None else reference
             yield result
@@ -166,6 +183,7 @@ def _measure(
     result = MeshResult(
         topology=str(on.topology),
         compiled_by=on.compile_backend,
+        tiles=len(on.vae_devices) or 1,
         through=streamed.through,
         start_s=streamed.start_s,
         chunk_ms=1e3 * median(seconds),
@@ -221,7 +239,7 @@ def _table(found: Sequence[MeshResult]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for each in found:
         table.add_row(
-            f"{each.topology} {each.compiled_by}".strip(),
+            f"{each.topology} {each.compiled_by} {'tiles' if each.tiles > 1 else ''}".strip(),
             f"{each.fps:.1f}",
             f"{each.fps / found[0].fps:.2f}",
             f"{each.chunk_ms:.1f}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,13 @@ def test_fast_ranks_over_nccl_show_what_one_fast_gpu_shows_and_the_report_has_th
     precision: str, fast: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "mesh.json"
-    words = "bench mesh --model wan2.1-t2v-1.3b --weights random --size 256x448 --window 9 --chunks 10"
+    words = "bench mesh --model wan2.1-t2v-1.3b --weights random --size 256x448 --window 9 --chunks 10 --tiles"
     result = CliRunner().invoke(app, [*words.split(), "--fast", fast, "--precision", precision, "--out", str(out)])
     assert result.exit_code == 0, result.output
     print(result.output)
     local, *meshes = json.loads(out.read_text())["measured"]["runs"]
-    assert {each["topology"] for each in meshes} >= {"tp2", "sp2", "pp2"}
+    tried = {(each["topology"], each["tiles"]) for each in meshes}
+    assert tried >= set(product(("tp2", "sp2", "pp2"), (1, 2)))
     for each in meshes:
         assert each["through"] == "nccl"
         assert each["collectives_ms"] > 0
