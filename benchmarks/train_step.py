@@ -1,12 +1,14 @@
 """A training step on one GPU: seconds and peak memory by what is kept for the backward pass, beside the plan.
 
     python -m benchmarks.train_step                         # the 1.3B, every way
-    python -m benchmarks.train_step --only 14b-lora-full
+    python -m benchmarks.train_step --only 14b-lora-full    # the other rows stay as they were
+    python -m benchmarks.train_step --kernels               # and how long kernels of each kind take
+    python -m benchmarks.train_step --miniature             # tiny, on any device, to see that it runs; nothing is written
     python -m benchmarks.train_step --page                  # writes the last result into docs/training.md, and its plot
 
 480x832 and 21 latent frames (32,760 tokens) in chunks of 3, diffusion forcing over all that came before, one clip, random
 weights, by the learner that `millstream train RECIPE` uses. *Forward and backward* is without the optimiser, in time and
-memory, as others publish it; *step* is with it.
+memory, as others publish it, nor the float32 weights that it keeps with `masters`; *step* is with all of it.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ import torch
 
 from benchmarks.pages import row, write_between
 from benchmarks.report import RESULTS, write_report
+from millstream.commands.report import current_commit
 from millstream.core.config import SPATIAL_STRIDE
 from millstream.core.presets import find_model
 from millstream.models.adapters import add_adapters
 from millstream.models.registry import load_dit
 from millstream.parallel.training.groups import create_training_groups
 from millstream.parallel.training.learner import Learner, make_learner
+from millstream.parallel.training.optimisers.masters import Masters
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.task import FlowRows, TrainingTask
 from millstream.planner.flops import call_flops
@@ -42,13 +46,19 @@ from millstream.trainer.tuning.recipe import TuningRecipe
 from millstream.trainer.tuning.rows import flow_error
 
 FRAMES, FRAMES_PER_CHUNK, SIZE = 21, 3, (480, 832)
-RUNS, WARM_UP = 4, 2
+MINIATURE = "wan-tiny", (32, 64)
+RUNS, WARM_UP = 4, 1
 SMALL, LARGE = "wan2.1-t2v-1.3b", "wan2.1-t2v-14b"
 LORA_RANK = 32
 CASES: dict[str, dict[str, Any]] = {
     "1.3b-none": {"model": SMALL, "recompute": "none"},
     "1.3b-selective": {"model": SMALL, "recompute": "selective"},
+    "1.3b-products": {"model": SMALL, "recompute": "products"},
     "1.3b-full": {"model": SMALL, "recompute": "full"},
+    "1.3b-masters-none": {"model": SMALL, "recompute": "none", "masters": True},
+    "1.3b-masters-selective": {"model": SMALL, "recompute": "selective", "masters": True},
+    "1.3b-masters-products": {"model": SMALL, "recompute": "products", "masters": True},
+    "1.3b-masters-full": {"model": SMALL, "recompute": "full", "masters": True},
     "1.3b-fp8-none": {"model": SMALL, "recompute": "none", "precision": "fp8"},
     "14b-lora-full": {"model": LARGE, "recompute": "full", "rank": LORA_RANK},
 }
@@ -56,6 +66,12 @@ PUBLISHED = {"none": {"seconds": 1.72, "peak_gib": 109.0}, "full": {"seconds": 2
 """Self-Forcing's own code on the same card, the 1.3B."""
 WITHIN = {"seconds": 0.10, "peak_gib": 0.05}
 """Of the plan."""
+KINDS = {
+    "attention": ("sdpa", "flash", "fmha"),
+    "products": ("nvjet", "gemm", "cutlass", "xmma"),
+    "walks": ("triton", "elementwise", "vectorized", "reduce", "memcpy", "memset", "cat"),
+}
+"""What is in the names of kernels, and what they do then."""
 
 
 class Trained(NamedTuple):
@@ -67,17 +83,20 @@ class Trained(NamedTuple):
     state: TrainingState
 
 
-def prepare(case: dict[str, Any]) -> Trained:
-    spec, rank, device, plan = find_model(case["model"]), case.get("rank", 0), torch.device("cuda"), ParallelPlan()
+def prepare(case: dict[str, Any], size: tuple[int, int], device: torch.device) -> Trained:
+    spec, rank, plan = find_model(case["model"]), case.get("rank", 0), ParallelPlan()
     asked = dict(model=spec.name, weights=("random",), data="", steps=1, batch=1, lr=1e-5, recompute=case["recompute"])
-    recipe = TuningRecipe(**asked, precision=case.get("precision", "bf16"), compile="inductor")
-    dit = load_dit(spec, recipe.weights, device=device, dtype=torch.bfloat16 if rank else torch.float32)
+    compiler = "inductor" if device.type == "cuda" else "aot_eager"
+    precision, masters = case.get("precision", "bf16"), case.get("masters", False)
+    recipe = TuningRecipe(**asked, precision=precision, masters=masters, compile=compiler)
+    is_narrow = rank > 0 or recipe.learns_in == "bf16"
+    dit = load_dit(spec, recipe.weights, device=device, dtype=torch.bfloat16 if is_narrow else torch.float32)
     frozen = sum(parameter.numel() for parameter in dit.parameters()) if rank else 0
     dit.requires_grad_(requires_grad=True)
     if rank:
         add_adapters(dit, rank=rank, alpha=rank, parts=("self_attn", "cross_attn", "ffn"))
     learning = sum(parameter.numel() for parameter in dit.parameters() if parameter.requires_grad)
-    latent_size = SIZE[0] // SPATIAL_STRIDE, SIZE[1] // SPATIAL_STRIDE
+    latent_size = size[0] // SPATIAL_STRIDE, size[1] // SPATIAL_STRIDE
     layout = diffusion_forced(FRAMES // FRAMES_PER_CHUNK, FRAMES_PER_CHUNK, FRAMES)
     sequence = ChunkedSequence(layout, spec.dit, latent_size, device)
     options = replace(recipe.options, compile=recipe.backend(device.type))
@@ -90,14 +109,26 @@ def prepare(case: dict[str, Any]) -> Trained:
     latents = torch.randn(1, FRAMES, spec.dit.channels, *latent_size, device=device)
     text = torch.randn(1, spec.dit.text_tokens, spec.dit.text_width, device=device)
     rows = FlowRows(latents, 1000 * torch.rand(1, FRAMES, device=device), text, torch.randn_like(latents))
-    tokens, keys = sequence.num_tokens, sequence.keys_per_query
-    work = LearningWork(dit=spec.dit, tokens=tokens, keys=keys, recompute=recipe.recompute, is_frozen=rank > 0)
-    return Trained(learner, rows, work, learner_state(learning, frozen, data=plan.data, ranks=1, frozen_bytes=2))
+    work = LearningWork(
+        dit=spec.dit,
+        tokens=sequence.num_tokens,
+        keys=sequence.keys_per_query,
+        recompute=recipe.recompute,
+        is_frozen=rank > 0,
+        learning_bytes=2 if masters else 4,
+    )
+    state = learner_state(
+        learning, frozen, data=plan.data, ranks=1, frozen_bytes=2, learning_bytes=work.learning_bytes, masters=masters
+    )
+    return Trained(learner, rows, work, state)
 
 
-def measure(name: str) -> dict[str, float]:
+def measure(name: str, *, miniature: bool, kernels: bool) -> dict[str, Any]:
     """In a process of its own."""
-    learner, rows, work, state = prepare(CASES[name])
+    case, size = CASES[name], SIZE
+    if miniature:
+        case, size = case | {"model": MINIATURE[0]}, MINIATURE[1]
+    learner, rows, work, state = prepare(case, size, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
     def forward_and_backward() -> None:
         learner._backward(rows)
@@ -106,35 +137,62 @@ def measure(name: str) -> dict[str, float]:
     alone_s, alone_gib = timed(forward_and_backward)
     step_s, step_gib = timed(lambda: learner.learn(rows))
     flops = call_flops(work.dit, work.tokens, round(work.keys)) * (2 if work.is_frozen else 3)
-    found = {
+    found: dict[str, Any] = {
         "seconds": alone_s,
-        "peak_gib": alone_gib,
+        "peak_gib": alone_gib - masters_gib(learner),
         "step_seconds": step_s,
         "step_peak_gib": step_gib,
         "model_tflops": flops / alone_s / 1e12,
     }
+    if kernels:
+        found["kernels"] = kernel_times(forward_and_backward)
     if learner.options.precision == "fp8":
         return found  # the planner speaks of bf16
     return found | {
         "planned_seconds": learning_time(work, DEVICES["h200"]).total / 1e3,
-        "planned_peak_gib": learning_peak(work, replace(state, optimizer=0.0)) / 2**30,
+        "planned_peak_gib": learning_peak(work, replace(state, optimizer=0.0, masters=0.0)) / 2**30,
         "planned_step_peak_gib": learning_peak(work, state) / 2**30,
     }
 
 
+def masters_gib(learner: Learner) -> float:
+    masters = learner.optimiser.masters.values() if isinstance(learner.optimiser, Masters) else ()
+    return sum(master.numel() * master.element_size() for master in masters) / 2**30
+
+
 def timed(run: Callable[[], object]) -> tuple[float, float]:
-    """Seconds in the median, and the most gibibytes in use."""
+    """Seconds in the median, and the most gibibytes of a GPU in use."""
+    on_gpu = torch.cuda.is_available()
     for _ in range(WARM_UP):
         run()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
+    if on_gpu:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
     seconds = []
     for _ in range(RUNS):
         begun = time.perf_counter()
         run()
-        torch.cuda.synchronize()
+        if on_gpu:
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begun)
-    return statistics.median(seconds), torch.cuda.max_memory_allocated() / 2**30
+    return statistics.median(seconds), torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0
+
+
+def kernel_times(run: Callable[[], object]) -> dict[str, Any]:
+    """Milliseconds of each kind, and the dearest walks by name."""
+    on_gpu, kinds = torch.cuda.is_available(), torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[kinds.CUDA if on_gpu else kinds.CPU]) as profile:
+        run()
+        if on_gpu:
+            torch.cuda.synchronize()
+    rows = [(each.key, each.count, each.self_device_time_total / 1e3) for each in profile.key_averages()]
+    totals, walks = dict.fromkeys((*KINDS, "other"), 0.0), list[tuple[str, int, float]]()
+    for name, count, ms in rows:
+        kind = next((kind for kind, words in KINDS.items() if any(word in name.lower() for word in words)), "other")
+        totals[kind] += ms
+        if kind in ("walks", "other"):
+            walks.append((name[:100], count, round(ms, 2)))
+    return {**{kind: round(ms, 1) for kind, ms in totals.items()}, "dearest": sorted(walks, key=lambda row: -row[2])[:24]}
 
 
 def off_plan(found: dict[str, dict[str, float]]) -> list[str]:
@@ -162,7 +220,8 @@ def table(report: dict[str, Any]) -> Iterator[str]:
         step = f"{case['step_seconds']:.2f} s", f"{case['step_peak_gib']:.1f} GiB"
         yield row((name, f"**{case['seconds']:.2f} s**", planned[0], peak, planned[1], f"{case['model_tflops']:.0f}", *step))
     yield ""
-    yield f"{report['hardware']['gpu']}, torch {report['versions']['torch']}, commit `{report['commit']}`."
+    commits = ", ".join(dict.fromkeys(f"`{case['commit']}`" for case in report["measured"]["cases"].values()))
+    yield f"{report['hardware']['gpu']}, torch {report['versions']['torch']}, commit {commits}."
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
@@ -175,10 +234,16 @@ def plot(report: dict[str, Any], path: Path) -> None:
         for name, case in report["measured"]["cases"].items()
         if name.startswith("1.3b") and "fp8" not in name
     }
-    ours = [(case["peak_gib"], case["seconds"]) for case in cases.values()]
-    axes.plot(*zip(*ours, strict=True), "o-", label="Millstream")
-    for (gib, seconds), name in zip(ours, cases, strict=True):
-        axes.annotate(name, (gib, seconds), textcoords="offset points", xytext=(6, 6))
+    for prefix, label in (("", "Millstream"), ("masters-", "Millstream, with masters")):
+        ours = {
+            name.removeprefix("masters-"): (case["peak_gib"], case["seconds"])
+            for name, case in cases.items()
+            if name.startswith("masters-") == bool(prefix)
+        }
+        if ours:
+            axes.plot(*zip(*sorted(ours.values()), strict=True), "o-", label=label)
+        for name, point in ours.items():
+            axes.annotate(name, point, textcoords="offset points", xytext=(6, 6))
     theirs = [(each["peak_gib"], each["seconds"]) for each in PUBLISHED.values()]
     axes.plot(*zip(*theirs, strict=True), "s--", label="Self-Forcing's code")
     axes.set(xlabel="peak memory, GiB", ylabel="forward and backward, s", xlim=(0, None), ylim=(0, None))
@@ -199,23 +264,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A training step's time and memory on one GPU.")
     parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
     parser.add_argument("--measure", metavar="CASE", help="be one of the processes that are measured")
+    parser.add_argument("--kernels", action="store_true", help="also how long kernels of each kind take")
+    parser.add_argument("--miniature", action="store_true", help="a tiny model on any device; nothing is written")
     parser.add_argument("--page", action="store_true", help="write the last result into docs/training.md and measure nothing")
     options = parser.parse_args()
     if options.page:
         write_page()
         return
     if options.measure:
-        print(json.dumps(measure(options.measure)))
+        print(json.dumps(measure(options.measure, miniature=options.miniature, kernels=options.kernels)))
         return
-    found = {}
+    flags = [flag for flag in ("--kernels", "--miniature") if getattr(options, flag.removeprefix("--"))]
     for name in options.only:
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.train_step", "--measure", name], check=True, stdout=subprocess.PIPE, text=True
-        )
-        found[name] = {what: round(value, 4) for what, value in json.loads(done.stdout.splitlines()[-1]).items()}
-        print(name, found[name], file=sys.stderr, flush=True)
+        found = in_own_process(name, flags)
+        print(name, found, file=sys.stderr, flush=True)
+        if "seconds" in found and not options.miniature:
+            keep(name, found)
+
+
+def in_own_process(name: str, flags: list[str]) -> dict[str, Any]:
+    """What it measured, or the last line that it said; the next case is measured all the same."""
+    command = [sys.executable, "-m", "benchmarks.train_step", "--measure", name, *flags]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        return {"failed": done.returncode}
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {what: round(value, 4) if isinstance(value, float) else value for what, value in found.items()}
+
+
+def keep(name: str, found: dict[str, Any]) -> None:
+    """Beside the rows that were there, each with the commit it was measured at."""
+    path = RESULTS / "train_step.json"
+    before = json.loads(path.read_text())["measured"]["cases"] if path.is_file() else {}
+    cases = before | {name: found | {"commit": current_commit()}}
+    cases = {each: cases[each] for each in CASES if each in cases}
     asked = {"size": SIZE, "latent_frames": FRAMES, "frames_per_chunk": FRAMES_PER_CHUNK, "batch": 1, "precision": "bf16"}
-    write_report("train_step", asked, {"cases": found, "published": PUBLISHED, "off_plan": off_plan(found)})
+    write_report("train_step", asked, {"cases": cases, "published": PUBLISHED, "off_plan": off_plan(cases)})
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ MIN_FPS, MAX_FPS = 0.1, 240.0
 """Frames a second that a stream may play at. Slower ones would keep their chunk, and everybody's turn, for minutes."""
 
 
-Recompute = Literal["none", "selective", "full"]
-"""What a block makes again for its backward pass: nothing, what is cheap, or all but its input."""
+Recompute = Literal["none", "selective", "products", "full"]
+"""What a block makes again for its backward pass: nothing, what is cheap, products too but not attention, or all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -57,8 +57,18 @@ def rotate(x_LNH: Tensor, phases: Phases) -> Tensor:
     if _as_complex(x_LNH):
         pairs = torch.view_as_complex(x_LNH.float().unflatten(-1, (-1, 2)))
         return torch.view_as_real(pairs * torch.complex(phases.cos, phases.sin)).flatten(-2).to(x_LNH.dtype)
+    if torch.compiler.is_compiling():
+        return _turned_in_place(x_LNH, phases)
     even, odd = x_LNH.float().unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack([even * phases.cos - odd * phases.sin, even * phases.sin + odd * phases.cos], dim=-1)
+    return turned.flatten(-2).to(x_LNH.dtype)
+
+
+def _turned_in_place(x_LNH: Tensor, phases: Phases) -> Tensor:
+    """The same numbers; generated kernels read pairs as they lie, and halves of a stack apart."""
+    pairs = x_LNH.float().unflatten(-1, (-1, 2))
+    sign = 2.0 * torch.arange(2, device=x_LNH.device, dtype=torch.float32) - 1.0
+    turned = pairs * phases.cos.unsqueeze(-1) + pairs.flip(-1) * (phases.sin.unsqueeze(-1) * sign)
     return turned.flatten(-2).to(x_LNH.dtype)
 
 

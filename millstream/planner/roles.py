@@ -8,6 +8,7 @@ devices of their own: latents travel), `rollouts apart` (rollouts on devices of 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 from millstream.core.config import ModelSpec, Recompute, StreamConfig
 from millstream.core.errors import ConfigError
@@ -59,8 +60,8 @@ class TrainAsk:
             raise ConfigError(f"training needs a number of devices, such as --gpus 8x{self.fleet.device.name}")
         if not 0 <= self.hybrid <= self.fleet.count:
             raise ConfigError(f"--hybrid must be 0 to {self.fleet.count}, the devices there are, got {self.hybrid}")
-        if self.recompute not in ("none", "selective", "full"):
-            raise ConfigError(f"--recompute must be none, selective or full, got {self.recompute!r}")
+        if self.recompute not in get_args(Recompute):
+            raise ConfigError(f"--recompute must be one of {', '.join(get_args(Recompute))}, got {self.recompute!r}")
 
     def shards(self, devices: int) -> int:
         """Of one copy, in a group of that many."""

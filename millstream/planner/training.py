@@ -63,10 +63,12 @@ class TrainingState:
     average: float
     host: float
     """On the host, for this device: what offload moved there."""
+    masters: float = 0.0
+    """Float32 weights beside those that are computed with."""
 
     @property
     def total(self) -> float:
-        return self.weights + self.gradients + self.optimizer + self.average
+        return self.weights + self.gradients + self.optimizer + self.average + self.masters
 
 
 PRECISIONS: dict[str, tuple[int, int, float]] = {
@@ -127,12 +129,14 @@ def learner_state(
     kept_bytes: float = 8.0,
     is_kept_whole: bool = False,
     learning_bytes: int = 4,
+    masters: bool = False,
     offload: bool = False,
 ) -> TrainingState:
     """As `millstream train RECIPE` holds it on each of so many ranks that share a copy: what learns in float32 with what its
     optimiser keeps of each number (on every rank, if `is_kept_whole`), gradients in the same, and frozen weights beside, which
-    our own ZeRO leaves whole. With `offload` float32 weights and what the optimiser keeps are in host memory, and weights of
-    `learning_bytes` on the device; torch's own sharding has none there between a block's turns."""
+    our own ZeRO leaves whole. With `masters` float32 weights are kept as the optimiser's moments are, and weights and gradients
+    are of `learning_bytes`. With `offload` both are in host memory; torch's own sharding has nothing on the device then
+    between a block's turns."""
     everything, gradients, optimizer = (
         ranks if data in kinds else 1
         for kinds in (
@@ -148,7 +152,14 @@ def learner_state(
     kept = kept_bytes * learning / (1 if is_kept_whole else optimizer)
     average = EMA_BYTES * learning / optimizer if ema else 0.0
     if not offload:
-        return TrainingState(weights=weights + frozen_weights, gradients=held, optimizer=kept, average=average, host=0.0)
+        return TrainingState(
+            weights=weights + frozen_weights,
+            gradients=held,
+            optimizer=kept,
+            average=average,
+            host=0.0,
+            masters=moved if masters else 0.0,
+        )
     if by_torch:
         whole = weights + frozen_weights + held
         return TrainingState(weights=0.0, gradients=0.0, optimizer=0.0, average=0.0, host=whole + kept + average)
@@ -203,10 +214,11 @@ def activation_bytes(
 
     `none` keeps all: ten tensors of full width (residuals, norms, modulated inputs), eighteen over heads (float32 q/k norms
     for half of them) and the MLP's hidden layer twice. `selective` keeps the block's input and what ten products and attentions
-    gave, and makes norms, phases and activations again. `full` keeps the block's input. TP shards heads and MLP; `sequence`
-    shards the rest too.
+    gave, and makes norms, phases and activations again. `products` keeps the input and what self-attention gave, `full` the
+    input. TP shards heads and MLP; `sequence` shards the rest too.
     """
-    full, heads, hidden = {"none": (10, 18, 2), "selective": (4, 6, 1), "full": (1, 0, 0)}[recompute]
+    how = {"none": (10, 18, 2), "selective": (4, 6, 1), "products": (1, 1, 0), "full": (1, 0, 0)}
+    full, heads, hidden = how[recompute]
     values = full * dit.width / (tp if sequence else 1) + (heads * dit.width + hidden * dit.ffn) / tp
     return 2 * tokens * values
 
@@ -232,13 +244,33 @@ class Walks(NamedTuple):
 FORWARD, BACKWARD, AGAIN = Walks(71.5, 3.0), Walks(148.0, 7.0), Walks(51.0, 3.0)
 """The last is what `selective` adds."""
 
-PLAIN: dict[Recompute, Walks] = {"none": Walks(14, 2, 9), "selective": Walks(6, 1, 4), "full": Walks(1, 0)}
+PLAIN: dict[Recompute, Walks] = {
+    "none": Walks(14, 2, 9),
+    "selective": Walks(6, 1, 4),
+    "products": Walks(1, 0, 1),
+    "full": Walks(1, 0),
+}
 """Kept of a block operation by operation, in float32; and beside it where it goes back."""
-PLAIN_AT_WORK: dict[Recompute, Walks] = {"none": Walks(6, 0), "selective": Walks(2, 1), "full": Walks(2, 1)}
-ADAPTED: dict[Recompute, Walks] = {"none": Walks(16, 2), "selective": Walks(17, 2), "full": Walks(1, 0)}
+PLAIN_AT_WORK: dict[Recompute, Walks] = {
+    "none": Walks(6, 0),
+    "selective": Walks(2, 1),
+    "products": Walks(2, 1),
+    "full": Walks(2, 1),
+}
+ADAPTED: dict[Recompute, Walks] = {
+    "none": Walks(16, 2),
+    "selective": Walks(17, 2),
+    "products": Walks(2, 0),
+    "full": Walks(1, 0),
+}
 """The same with adapters. Frozen products need no inputs, so `selective`, which keeps what every product gave,
 keeps no less than `none`."""
-ADAPTED_AT_WORK: dict[Recompute, Walks] = {"none": Walks(1, 2), "selective": Walks(7, 2), "full": Walks(3, 2)}
+ADAPTED_AT_WORK: dict[Recompute, Walks] = {
+    "none": Walks(1, 2),
+    "selective": Walks(7, 2),
+    "products": Walks(3, 2),
+    "full": Walks(3, 2),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -252,6 +284,8 @@ class LearningWork:
     recompute: Recompute
     is_frozen: bool = False
     """Adapters learn beside frozen weights."""
+    learning_bytes: int = 4
+    """Of a weight that learns and of its gradient: 2 with masters."""
     is_compiled: bool = True
     """In bf16, as on a GPU; or operation by operation in float32, as on a CPU."""
     tp: int = 1
@@ -283,29 +317,30 @@ def learning_time(work: LearningWork, device: Device) -> LearningTime:
     attention = seen / (ATTENTION_SHARE * rates.attention_tflops) / 1e9
     walks = {each: each.bytes(dit, work.tokens) / rates.bandwidth_tb_s / 1e9 for each in (FORWARD, BACKWARD, AGAIN)}
     forward = products + attention + walks[FORWARD]
-    again = {"none": 0.0, "selective": walks[AGAIN], "full": forward}[work.recompute]
+    again = {"none": 0.0, "selective": walks[AGAIN], "products": forward - attention, "full": forward}[work.recompute]
     back = (1 if work.is_frozen else 2) * products + BACK_OVER_FORWARD * attention + walks[BACKWARD]
     return LearningTime(forward=dit.layers * forward, backward=dit.layers * (again + back))
 
 
 def learning_peak(work: LearningWork, state: TrainingState, *, accumulates: bool = False) -> float:
-    """Bytes: what is always there, and the larger of two moments: when all blocks have gone forward, and when all gradients
-    are there, of which AdamW makes one number more each where nothing is fused. Gradients that add up over several passes are
-    there at both."""
-    always = state.weights + state.optimizer + state.average
-    always += 4 * work.gathered
-    if work.is_compiled and work.recompute == "none" and not work.is_frozen:
+    """Bytes: what is always there, and the largest of three moments: when all blocks have gone forward, when all gradients are
+    there, and when these are followed, in float32; of each number AdamW makes one more where nothing is fused. Gradients that
+    add up over several passes are there at all three."""
+    always = state.weights + state.optimizer + state.average + state.masters
+    always += work.learning_bytes * work.gathered
+    if work.is_compiled and work.recompute == "none" and not work.is_frozen and work.learning_bytes == 4:
         always += state.weights * VALUE_BYTES / 4  # weights as products take them, kept for the way back
     kept, whole = (_kept_bytes(work, how) for how in (work.recompute, "none"))
     turned = work.passes * work.dit.layers * kept + _turn_bytes(work, kept, whole) + (state.gradients if accumulates else 0.0)
     stepped = 0.0 if work.is_compiled else state.optimizer / 2  # without a fused kernel AdamW makes a divisor of each number
-    return always + max(turned, state.gradients + max(whole, stepped))
+    return always + max(turned, state.gradients + whole, max(state.gradients, state.masters) + stepped)
 
 
 def _turn_bytes(work: LearningWork, kept: float, whole: float) -> float:
     """Beside what all blocks keep, where the last of them begins its way back."""
     if work.is_compiled:
-        return Walks(0, 3).bytes(work.dit, work.tokens) + (whole if work.recompute == "full" else 0.0)
+        again = {"full": whole, "products": Walks(6, 0).bytes(work.dit, work.tokens)}.get(work.recompute, 0.0)
+        return Walks(0, 3).bytes(work.dit, work.tokens) + again
     at_work = (ADAPTED_AT_WORK if work.is_frozen else PLAIN_AT_WORK)[work.recompute]
     return whole - kept + 2 * at_work.bytes(work.dit, work.tokens, work.tp)
 
@@ -315,6 +350,11 @@ def _kept_bytes(work: LearningWork, recompute: Recompute) -> float:
     if not work.is_compiled:
         plain = ADAPTED if work.is_frozen else PLAIN
         return 2 * plain[recompute].bytes(work.dit, work.tokens, work.tp)
-    residual = 1 if work.is_frozen else 2
-    kept = {"none": Walks(15 + 3 * residual, 2), "selective": Walks(9 + residual, 1), "full": Walks(residual, 0)}
+    residual = 2 if work.learning_bytes == 4 and not work.is_frozen else 1
+    kept = {
+        "none": Walks(15 + 3 * residual, 1),
+        "selective": Walks(9 + residual, 1),
+        "products": Walks(1 + residual, 0),
+        "full": Walks(residual, 0),
+    }
     return kept[recompute].bytes(work.dit, work.tokens)

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from millstream.commands.train.role_memory import role_memory
 from millstream.parallel.training.learner import Learner, PipelineLearner, ZeroLearner
-from millstream.parallel.training.optimisers.offloaded import Offloaded
+from millstream.parallel.training.optimisers.masters import Masters
 from millstream.parallel.training.plan import Data
 from millstream.planner.training import learner_state, optimiser_bytes
 from millstream.trainer.tuning.dataset import ClipSet
@@ -56,7 +56,7 @@ def held(rank: int, folder: Path, changed: dict[str, Any]) -> Held:
     weights = list(whole.parameters())
     if isinstance(learner, ZeroLearner):
         weights += [unit.mine for unit in learner._zero.units]
-    masters = list(learner.optimiser.masters.values()) if isinstance(learner.optimiser, Offloaded) else []
+    masters = list(learner.optimiser.masters.values()) if isinstance(learner.optimiser, Masters) else []
     kept = [value for state in learner.optimiser.state.values() for value in state.values() if value.ndim]
     return Held(made.learning, frozen, bytes_of(weights), bytes_of(kept), bytes_of(list[Tensor](masters)), gradients[0])
 

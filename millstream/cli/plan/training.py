@@ -27,7 +27,7 @@ class TrainedOptions:
     zero: Annotated[int, typer.Option(help="0 repeats everything, 1 shards the optimizer, 2 gradients, 3 weights too.")] = 3
     hybrid: Annotated[int, typer.Option(help="Devices that share one copy, repeated over the others; 0 for all.")] = 0
     offload: Annotated[bool, typer.Option("--offload", help="Optimizer and averages in host memory.")] = False
-    recompute: Annotated[str, typer.Option(help="Activations made again: none, selective or full.")] = "full"
+    recompute: Annotated[str, typer.Option(help="Made again on the way back: none, selective, products or full.")] = "full"
     ema: Annotated[bool, typer.Option(help="Keep averaged weights of the student.")] = True
     lora: Annotated[int, typer.Option(help="Rank of the student's adapters; 0 trains all of it.")] = 0
     context: Context = 4096

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from millstream.commands.train.role_memory import learning_bytes
 from millstream.core.config import SPATIAL_STRIDE, ModelSpec
 from millstream.planner.hardware import DEVICES
 from millstream.planner.training import LearningWork, TrainingState, gathered_parameters, learning_peak, learning_time
@@ -47,6 +48,7 @@ def expected_step(recipe: TuningRecipe, spec: ModelSpec, data: Path, state: Trai
         keys=frames_seen(layout) * tokens_per_frame,
         recompute=recipe.recompute,
         is_frozen=recipe.lora is not None,
+        learning_bytes=learning_bytes(recipe),
         gathered=gathered_parameters(spec.dit, plan.data, plan.shards or plan.dp) if recipe.lora is None else 0,
     )
     seconds = plan.micro_batches * learning_time(work, DEVICE).total / 1e3

@@ -20,6 +20,7 @@ class RoleMemory(NamedTuple):
     def __str__(self) -> str:
         state = self.state
         held = {"weights": state.weights, "gradients": state.gradients, "optimiser": state.optimizer, "average": state.average}
+        held["masters"] = state.masters
         said = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in held.items() if size)
         return f"{state.total / 2**20:,.0f}: {said}"
 
@@ -50,9 +51,15 @@ def _state(recipe: TuningRecipe, role: Role) -> TrainingState:
         ema=recipe.ema > 0 and role == "student",
         kept_bytes=optimiser_bytes(dit, recipe.optimiser, recipe.state_bits, 0 if recipe.lora is None else recipe.lora.rank),
         is_kept_whole=recipe.optimiser == "adafactor",
-        learning_bytes=2 if recipe.lora is None and recipe.learns_in == "bf16" else 4,
+        learning_bytes=learning_bytes(recipe),
+        masters=recipe.masters,
         offload=recipe.offload == "optimiser",
     )
+
+
+def learning_bytes(recipe: TuningRecipe) -> int:
+    """Of a weight that learns, as it is computed with."""
+    return 2 if recipe.lora is None and recipe.learns_in == "bf16" else 4
 
 
 def _reduced(recipe: TuningRecipe) -> int:

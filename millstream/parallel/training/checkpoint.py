@@ -1,7 +1,8 @@
 """Checkpoints of a learner, written by all ranks while training goes on, and read by any plan.
 
 A checkpoint is a folder of torch's distributed checkpoints that holds whole parameters and their states, each written by one of
-the ranks that have it. It appears by rename when the last rank has written: what a crash leaves behind is never taken for one.
+the ranks that have it, and a digest of every file (`digested.py`). It appears by rename when the last rank has written: what a
+crash leaves behind is never taken for one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as read_distribu
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from millstream.core.errors import NotKept, WeightsError
+from millstream.parallel.training.digested import DigestedWriter, changed
 from millstream.parallel.training.groups import TrainingGroups
 from millstream.parallel.training.states import ParameterState, Read
 
@@ -100,7 +102,8 @@ class Checkpoints:
             self._meet()
 
     def load(self, path: Path) -> int:
-        """Go on from there; the number of steps that were done."""
+        """Go on from there; the number of steps that were done. On every rank."""
+        self._check(path)
         try:
             reader = _PatientReader(path)
             held = reader.read_metadata().state_dict_metadata
@@ -117,14 +120,20 @@ class Checkpoints:
             raise WeightsError(f"{path} {wrong}: it is half written, or of another model; remove it or name another") from None
         return step_of(path)
 
+    def _check(self, path: Path) -> None:
+        """Each rank reads its share of the files; all hear of what one of them has found."""
+        found = self._group.gather(list(changed(path, self._group.place, self._group.size)), "checkpoint")
+        if names := ", ".join(name for each in found for name in each):
+            raise WeightsError(f"{path} has changed since it was written ({names}): remove it, or name another")
+
     def _write(self, path: Path) -> Future[Any] | None:
         """Into a folder of that name; None if it is there already."""
         state = self._mine()
         if self._group.handle is None:
             with _alone():
-                save(state, checkpoint_id=path, no_dist=True)
+                save(state, storage_writer=DigestedWriter(path), no_dist=True)
             return None
-        found = async_save(state, checkpoint_id=path, process_group=self._group.handle)
+        found = async_save(state, storage_writer=DigestedWriter(path), process_group=self._group.handle)
         assert isinstance(found, Future), f"an asynchronous save is waited for, got {type(found)}"
         return found
 

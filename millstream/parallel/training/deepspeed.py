@@ -44,7 +44,7 @@ class DeepSpeedLearner(ModuleLearner):
         if task.options.precision == "fp8":
             raise ConfigError("DeepSpeed goes with precision = fp32, bf16 or fp16; take one of them")
         if not task.options.optimiser.is_plain:
-            raise ConfigError("DeepSpeed steps by itself: put optimiser, state_bits and offload in its own configuration")
+            raise ConfigError("DeepSpeed steps by itself: put those options in its own configuration")
         task.prepare_blocks()
         super().__init__(task)
         self.loss_scale = None  # the engine has its own

@@ -90,7 +90,7 @@ class Learner(ABC):
 
     def weights(self, kind: str = WEIGHT) -> dict[str, Tensor]:
         """All of the DiT's that learn, on every rank, by name; or their averages; of what took no step, itself."""
-        states = self._states(None if kind == WEIGHT and not self.options.optimiser.offload else self.optimiser)
+        states = self._states(None if kind == WEIGHT and not self.options.optimiser.has_masters else self.optimiser)
         mine = {state.name: state.tensors.get(kind, state.tensors[WEIGHT]) for state in states}
         return {name: weight for part in self.groups.pipe.gather(mine, "weights") for name, weight in part.items()}
 
@@ -266,7 +266,7 @@ class ShardedLearner(ModuleLearner):
         axes = ("replicate", "shard") if self.plan.data == "hsdp" else ("shard",)
         offloads = self.options.optimiser.offload
         shard_fully(self._prompted, self._dit, self.groups.mesh[axes], offloads=offloads)
-        choice = replace(self.options.optimiser, offload=False)  # parameters are in host memory already
+        choice = replace(self.options.optimiser, masters=False, offload=False)  # shards are float32, where they are to be
         self.optimiser = self._make_optimiser(choice)
 
     def _no_sync(self) -> AbstractContextManager[None]:

@@ -1,11 +1,13 @@
 """What a block keeps from its forward pass for its backward pass, what it makes again, and whether it is compiled.
 
-`none` keeps everything. `full` keeps a block's input and makes the rest again, which costs another forward pass. `selective`
-keeps what products and attention gave, which is dear to make and a small part of what is kept, and makes norms, activations and
+`none` keeps everything. `full` keeps a block's input and makes the rest again, which costs another forward pass. `products`
+keeps besides what self-attention gave, which is most of that pass's time and as large as the input. `selective` keeps what all
+products and attention gave, which is dear to make and a small part of what is kept, and makes norms, activations and
 modulations again, which is cheap.
 
-A compiled block is one graph, the same for all blocks of a model, so that one of them is compiled. What `selective` makes again
-is then fused into the kernels that need it. With `full` the graph is run twice.
+A compiled block is one graph, the same for all blocks of a model, so that one of them is compiled. What is made again there is
+fused into the kernels that need it, and even `none` does so with the MLP's activation, the largest tensor of a block: it is
+written beside its own gradient. With `full` the graph is run twice.
 """
 
 from __future__ import annotations
@@ -23,25 +25,22 @@ from millstream.models.dit import Block, CausalDiT, CrossKV
 from millstream.models.kv import Memory, WholeSequence
 
 _aten = torch.ops.aten
-KEPT = {
-    _aten.mm.default,
-    _aten.addmm.default,
-    _aten.bmm.default,
-    _aten._scaled_mm.default,
+PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten._scaled_mm.default}
+ATTENTION = {
     _aten._scaled_dot_product_flash_attention_for_cpu.default,
     _aten._scaled_dot_product_flash_attention.default,
     _aten._scaled_dot_product_efficient_attention.default,
     _aten._scaled_dot_product_cudnn_attention.default,
 }
-"""Operations whose results `selective` keeps."""
+ACTIVATION = {_aten.gelu.default}
 
 
 def prepare_blocks(dit: CausalDiT, how: Recompute, *, backend: str = "") -> None:
     """In place; before the blocks are shared out. Compiled by `backend`, if one is named, where they attend within a whole
     sequence."""
     run: Callable[..., Tensor] = _block
-    if how == "selective":
-        run = partial(checkpoint, run, use_reentrant=False, context_fn=_contexts)
+    if how in ("selective", "products") or (how == "none" and backend):
+        run = partial(checkpoint, run, use_reentrant=False, context_fn=_CONTEXTS[how])
     if backend:
         run = torch.compile(run, backend=backend, fullgraph=True, dynamic=False)
     if how == "full":
@@ -71,9 +70,26 @@ def _block(block: Block, *given: Any) -> Tensor:
     return type(block).forward(block, *given)
 
 
-def _contexts() -> Any:
-    return create_selective_checkpoint_contexts(_policy)
+def _keeps(is_kept: bool) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def _policy(_: Any, operation: Any, *__: Any, **___: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+def _none(_: Any, operation: Any, *__: Any, **___: Any) -> CheckpointPolicy:
+    """Of a compiled block; what else is kept its compiler knows best."""
+    return CheckpointPolicy.PREFER_RECOMPUTE if operation in ACTIVATION else CheckpointPolicy.PREFER_SAVE
+
+
+def _selective(_: Any, operation: Any, *__: Any, **___: Any) -> CheckpointPolicy:
+    return _keeps(operation in PRODUCTS or operation in ATTENTION)
+
+
+def _products(_: Any, operation: Any, *given: Any, **__: Any) -> CheckpointPolicy:
+    """A prompt has fewer keys than there are queries, and attending to it is cheap."""
+    return _keeps(operation in ATTENTION and given[1].shape[-2] >= given[0].shape[-2])
+
+
+def _contexts(policy: Callable[..., CheckpointPolicy]) -> Callable[[], Any]:
+    return lambda: create_selective_checkpoint_contexts(policy)
+
+
+_CONTEXTS = {"none": _contexts(_none), "selective": _contexts(_selective), "products": _contexts(_products)}

@@ -81,6 +81,8 @@ class Replicas:
         unused = [name for parameter, name in self._names.items() if parameter.grad is None]
         if unused:
             raise UnusedParameters(unused)
+        if self._group.size == 1:
+            return  # gradients are what they are the mean of
         for bucket in self._buckets:
             bucket.ready.update(bucket.parameters)
         self._begin_full()
@@ -93,7 +95,7 @@ class Replicas:
         self.broadcast(list(self._module.buffers()))
 
     def _became_ready(self, bucket: _Bucket, parameter: Tensor) -> None:
-        if self._syncs:
+        if self._syncs and self._group.size > 1:
             assert isinstance(parameter, nn.Parameter), f"a hook of {type(parameter)}"
             bucket.ready.add(parameter)
             self._begin_full()

@@ -8,6 +8,7 @@ weights and summing gradients hide behind computing, sums between the devices of
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 from millstream.core.config import Recompute
 from millstream.core.errors import ConfigError
@@ -46,8 +47,8 @@ class DecoderWork:
             raise ConfigError(f"training needs a number of devices, such as --gpus 8x{self.fleet.device.name}")
         if not (1 <= self.context <= 1 << 24 and 1 <= self.batch <= 1 << 20):
             raise ConfigError(f"need a context of 1 to {1 << 24} tokens and a batch of 1 to {1 << 20}")
-        if self.recompute not in ("none", "selective", "full"):
-            raise ConfigError(f"--recompute must be none, selective or full, got {self.recompute!r}")
+        if self.recompute not in get_args(Recompute):
+            raise ConfigError(f"--recompute must be one of {', '.join(get_args(Recompute))}, got {self.recompute!r}")
 
     @property
     def tokens(self) -> int:
@@ -72,13 +73,13 @@ def decoder_learning_time(work: DecoderWork) -> LearningTime:
     products, attention = decoder_flops(work.decoder, work.tokens, work.context)
     products /= 1e9 * rates.matmul_tflops
     attention /= 1e9 * ATTENTION_SHARE * rates.attention_tflops
-    again = products + attention if work.recompute == "full" else 0.0
+    again = {"products": products, "full": products + attention}.get(work.recompute, 0.0)
     return LearningTime(forward=products + attention, backward=again + 2 * products + BACK_OVER_FORWARD * attention)
 
 
 def tensor_talk(work: DecoderWork) -> float:
     """Two sums a block and pass, of what the whole group works on: forward, back, and where it is made again."""
-    passes = 3 if work.recompute == "full" else 2
+    passes = 3 if work.recompute in ("products", "full") else 2
     size = work.tp * work.tokens * work.decoder.width * VALUE_BYTES
     return passes * 2 * work.decoder.layers * all_reduce(size, work.tp, work.fleet.link_between(work.tp))
 
@@ -110,9 +111,12 @@ def step_ms(work: DecoderWork) -> float:
 
 def block_activations(decoder: DecoderConfig, tokens: int, recompute: Recompute) -> float:
     """Bytes that one block keeps for its way back, in bf16, attention fused: residuals and norms, queries and what attention
-    answers, keys and values, the MLPs' hidden layers. `selective` makes norms and the gated product again."""
+    answers, keys and values, the MLPs' hidden layers. `selective` makes norms and the gated product again, `products`
+    all but what attention answers."""
     cached, hidden = 2 * decoder.kv_heads * decoder.head_width, decoder.active * decoder.ffn
-    wide, heads, mlp = {"none": (4, 2, 2 + decoder.gated), "selective": (2, 2, 1 + decoder.gated), "full": (1, 0, 0)}[recompute]
+    gated = decoder.gated
+    how = {"none": (4, 2, 2 + gated), "selective": (2, 2, 1 + gated), "products": (2, 0, 0), "full": (1, 0, 0)}
+    wide, heads, mlp = how[recompute]
     kept = wide * decoder.width + mlp * hidden + (heads * decoder.width + cached if heads else 0)
     return VALUE_BYTES * tokens * kept
 

@@ -55,6 +55,8 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
     optimiser: OptimiserName = "adamw"
     state_bits: Literal[8, 32] = 32
     """Of each of AdamW's two moments."""
+    masters: bool = False
+    """With precision = "bf16": weights and gradients are bfloat16, and float32 weights are kept with AdamW's moments."""
     offload: Literal["none", "optimiser"] = "none"
     """What is in host memory: AdamW's moments and float32 weights."""
     compile: Literal["auto", "off", "inductor", "aot_eager", "eager"] = "auto"
@@ -85,6 +87,7 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
                 lr=self.lr,
                 weight_decay=self.weight_decay,
                 state_bits=self.state_bits,
+                masters=self.masters,
                 offload=self.offload == "optimiser",
             ),
             clip=self.clip,
@@ -102,7 +105,7 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def learns_in(self) -> Precision:
         """What weights that learn are kept in on the device."""
-        apart = self.offload == "optimiser" and self.plan.data not in ("fsdp", "hsdp")
+        apart = (self.masters or self.offload == "optimiser") and self.plan.data not in ("fsdp", "hsdp")
         return "bf16" if apart and self.precision in IN_BFLOAT16 else "fp32"
 
     def backend(self, device: str) -> str:
@@ -127,8 +130,10 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
             raise ConfigError(
                 f"noise_from must be below noise_to, both 0 to 1000, got {self.noise_from:g} and {self.noise_to:g}"
             )
-        if self.optimiser != "adamw" and (self.state_bits != 32 or self.offload != "none"):
-            raise ConfigError(f"state_bits and offload go with optimiser = adamw, got {self.optimiser}; leave them out")
+        if self.optimiser != "adamw" and (self.state_bits != 32 or self.offload != "none" or self.masters):
+            raise ConfigError(f"state_bits, masters and offload are for optimiser = adamw, got {self.optimiser}")
+        if self.masters and (self.learns_in != "bf16" or self.lora is not None):
+            raise ConfigError('masters = true is for precision = "bf16", and not for fsdp, hsdp or a LoRA, in float32')
         if self.spike and self.spike <= 1:
             raise ConfigError(f"spike must be above 1, or 0 for none, got {self.spike:g}")
         if self.lora is not None:

@@ -234,7 +234,7 @@ def test_offload_and_recompute_cost_time_for_the_memory_they_save() -> None:
     [
         (["--zero", "5"], "--zero must be 0, 1, 2 or 3"),
         (["--frames", "0"], "1 to 1024 frames"),
-        (["--recompute", "some"], "none, selective or full"),
+        (["--recompute", "some"], "none, selective, products, full"),
         (["--lora", "-1"], "--lora must be a rank"),
         (["--hybrid", "9"], "--hybrid must be 0 to 8"),
         (["--student", "nobody"], "not registered"),

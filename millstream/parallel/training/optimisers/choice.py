@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from millstream.parallel.training.optimisers.in_whole import InWhole
+from millstream.parallel.training.optimisers.masters import Masters
 from millstream.parallel.training.optimisers.muon import Muon
-from millstream.parallel.training.optimisers.offloaded import Offloaded
 from millstream.parallel.training.optimisers.packed_adamw import PackedAdamW
 from millstream.parallel.training.optimisers.together import Together
 from millstream.parallel.training.parts import Parts
@@ -35,13 +35,19 @@ class OptimiserChoice:
     weight_decay: float = 0.01
     state_bits: Literal[8, 32] = 32
     """Of each moment of AdamW's."""
+    masters: bool = False
+    """Whether float32 weights are kept beside the moments, and weights that are computed with may be of fewer bits."""
     offload: bool = False
-    """Whether float32 weights and moments are in host memory."""
+    """The same, and all of it in host memory."""
 
     @property
     def is_plain(self) -> bool:
         """AdamW as torch has it, where the weights are."""
-        return self.name == "adamw" and self.state_bits == 32 and not self.offload
+        return self.name == "adamw" and self.state_bits == 32 and not self.has_masters
+
+    @property
+    def has_masters(self) -> bool:
+        return self.masters or self.offload
 
     def needs_whole(self, name: str, dims: int) -> bool:
         """Whether a parameter of so many dimensions is collected to be stepped, by its name in the DiT."""
@@ -52,7 +58,7 @@ class OptimiserChoice:
         named = list(named)
         if self.name == "adamw":
             parameters = [parameter for _, parameter in named]
-            return Offloaded(parameters, self.adamw) if self.offload else self.adamw(parameters)
+            return Masters(parameters, self.adamw, in_host=self.offload) if self.has_masters else self.adamw(parameters)
         whole = [parameter for name, parameter in named if self.needs_whole(name, len(parts.shape(parameter)))]
         taken = set(whole)
         rest = [parameter for _, parameter in named if parameter not in taken]

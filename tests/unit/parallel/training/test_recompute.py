@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import get_args
+
 import pytest
 import torch
 from torch._dynamo.utils import counters
@@ -40,7 +43,7 @@ def learnt(how: Recompute, backend: str = "") -> tuple[list[torch.Tensor], int]:
     return [parameter.grad for parameter in dit.parameters()], held
 
 
-@pytest.mark.parametrize("how", ["selective", "full"])
+@pytest.mark.parametrize("how", ["selective", "products", "full"])
 def test_gradients_are_the_same_bits(how: Recompute) -> None:
     assert all(map(torch.equal, learnt(how)[0], learnt("none")[0]))
 
@@ -49,16 +52,28 @@ def test_full_keeps_less_than_everything() -> None:
     assert learnt("full")[1] < 0.2 * learnt("none")[1]
 
 
-@pytest.mark.slow  # it compiles
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at its inputs
-@pytest.mark.parametrize("how", ["none", "selective", "full"])
-def test_compiled_blocks_learn_the_same_and_all_layers_are_one_graph(how: Recompute) -> None:
+@cache
+def compiled(how: Recompute) -> tuple[list[torch.Tensor], int, int]:
+    """The same, and the number of graphs that it took."""
     torch._dynamo.reset()
     counters.clear()
-    found, plain = learnt(how, "aot_eager")[0], learnt("none")[0]
-    for compiled, expected in zip(found, plain, strict=True):
-        torch.testing.assert_close(compiled, expected, rtol=1e-5, atol=1e-7)
-    assert counters["stats"]["unique_graphs"] == 1, f"{CONFIG.layers} layers"
+    return (*learnt(how, "aot_eager"), counters["stats"]["unique_graphs"])
+
+
+@pytest.mark.slow  # it compiles
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at its inputs
+@pytest.mark.parametrize("how", get_args(Recompute))
+def test_compiled_blocks_learn_the_same_and_all_layers_are_one_graph(how: Recompute) -> None:
+    for found, expected in zip(compiled(how)[0], learnt("none")[0], strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+    assert compiled(how)[2] == 1, f"{CONFIG.layers} layers"
+
+
+@pytest.mark.slow  # it compiles, if it is alone
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_compiled_blocks_keep_less_the_more_is_made_again() -> None:
+    held = [compiled(how)[1] for how in get_args(Recompute)]
+    assert held == sorted(set(held), reverse=True)
 
 
 def test_a_compiled_block_streams_through_a_ring_as_before() -> None:
