@@ -64,7 +64,12 @@ def recorded(vae: VAE, latents: Tensor, state: tuple[Tensor, ...]) -> Callable[[
         vae.decode(latents, state)  # canvases belong to a stream, and are not to be made in the recording
     with torch.cuda.graph(graph, stream=stream):
         vae.decode(latents, state)
-    return graph.replay
+
+    def replay() -> tuple[Tensor, ...]:
+        graph.replay()
+        return latents, *state  # held so: a graph has addresses alone, and the next recording gives back what nobody holds
+
+    return replay
 
 
 def one_by_one(vae: VAE, latents: Tensor, state: tuple[Tensor, ...]) -> None:
