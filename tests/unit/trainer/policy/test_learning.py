@@ -165,7 +165,7 @@ def test_a_policy_that_follows_gradients_finds_the_optimum_or_stays_within_its_r
     free, means = followed(0.0)
     assert abs(means[-1] - TARGET) < 0.5 * abs(means[0] - TARGET), means
     held, _ = followed(0.5)
-    assert max(held) < 4 * 0.5 < 0.5 * max(free), (held, free)
+    assert max(held) < 6 * 0.5 < 0.5 * max(free), (held, free)
 
 
 def test_the_gradient_that_is_followed_is_that_of_streaming_again_with_other_weights() -> None:
