@@ -18,11 +18,21 @@ from benchmarks import (
     plan_results,
     profiling_page,
     protocol_page,
+    tuning_page,
 )
 from benchmarks.pages import put_between, write_between
 from millstream.course.catalogue import find_chapter
 
-PAGES = (performance_page, distributed_page, profiling_page, fleet_page, fleet_sim, forking_page, protocol_page)
+PAGES = (
+    performance_page,
+    distributed_page,
+    profiling_page,
+    fleet_page,
+    fleet_sim,
+    forking_page,
+    protocol_page,
+    tuning_page,
+)
 
 
 @pytest.mark.parametrize(("writer", "name"), [(writer, name) for writer in PAGES for name in writer.TABLES])

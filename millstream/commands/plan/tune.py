@@ -37,6 +37,7 @@ def tune_ask(recipe: PolicyRecipe, spec: ModelSpec, fleet: Fleet) -> TuneAsk:
         rows_at_once=recipe.rows_at_once,
         lora_rank=0 if recipe.lora is None else recipe.lora.rank,
         has_critic=recipe.algorithm == "ppo",
+        has_average=recipe.average > 0,
         value_bytes=recipe.rolls_in.itemsize,
         is_asynchronous=recipe.asynchronous,
     )

@@ -37,6 +37,7 @@ class TuneAsk:
     rows_at_once: int = 8
     lora_rank: int = 0
     has_critic: bool = False
+    has_average: bool = False
     value_bytes: int = 2
     """Of the copy that streams."""
     is_asynchronous: bool = False
@@ -110,6 +111,8 @@ def _learning_parts(ask: TuneAsk) -> dict[str, float]:
         "reference": 4.0 * whole,
         "activations": saved_bytes(ask.spec.dit, tokens, "none"),
     }
+    if ask.has_average:
+        found["average"] = found["actor"]
     if ask.has_critic:  # two convolutions of 64 channels, and four small products
         seen = 2 * ask.stream.frames_per_chunk * ask.spec.dit.channels
         found["critic"] = 16.0 * (9 * 64 * (seen + 64) + 64 * (text + 2 * 64 + 3))

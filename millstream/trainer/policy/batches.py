@@ -110,13 +110,16 @@ class BatchMaker:
 
     def make(self, step: int) -> RewardedBatch:
         plan, phases = step_plan(self.recipe, step), list[Phase]()
-        if self.recipe.tried > 1:
+        compares = self.recipe.algorithm != "gradient"
+        if self.recipe.tried > 1 and compares:
             with timed("try", phases, self._device):
                 plan = self.least_worth(plan)
         with timed("rollout", phases, self._device):
             made = self.engine.roll(plan)
         with timed("reward", phases, self._device):
             scored = self.score(plan, made)
+            if self.recipe.tried > 1 and not compares:
+                made, scored = self.missed(made, scored)
         costs = {term.name: term.cost_s for term in self.rewards.terms}
         return RewardedBatch(made=made, scored=scored, group=plan.group, fork_at=plan.fork_at, costs=costs, phases=phases)
 
@@ -128,17 +131,27 @@ class BatchMaker:
     def worth(self, made: Trajectories, clean_BFCYX: Tensor, rows: Tensor) -> Tensor:
         """What finished chunks of these rows are worth as pictures, with gradients back to them."""
         generator = keyed_generator(self._device, "worth", made.version, int(rows[0]))
-        prompts = [made.prompts[row] for row in rows.tolist()]
-        return self.rewards.log_worth(self.engine.paint(made, clean_BFCYX, rows), prompts, generator)
+        prompts = tuple(made.prompts[row] for row in rows.tolist())
+        pictures = self.engine.paint(made, clean_BFCYX, rows)
+        return self.rewards.followed(RewardClips(pixels_BTCYX=pictures, prompts=prompts, fps=self.engine.config.fps), generator)
 
     def least_worth(self, plan: RolloutPlan) -> RolloutPlan:
         """The plan with those of its prompts whose stream is worth least: of the others there is little to learn."""
         trial = replace(plan, group=1, fork_at=0, before=())
-        scored = self.score(trial, self.engine.roll(trial))
-        worth_P = scored.total_B.masked_fill(~scored.known_B, math.inf)
-        kept = worth_P.argsort(stable=True)[: self.recipe.prompts_per_step].tolist()
+        kept = self._least(self.score(trial, self.engine.roll(trial)), 1).tolist()
         before = tuple(plan.before[place] for place in kept) if plan.before else ()
         return replace(plan, prompts=tuple(plan.prompts[place] for place in kept), before=before)
+
+    def missed(self, made: Trajectories, scored: Scored) -> tuple[Trajectories, Scored]:
+        """Of the streams that were tried those worth least: who compares cannot choose among them, gradients can."""
+        places = self._least(scored, made.group)
+        total_B, known_B = (each.view(-1, made.group)[places].flatten() for each in (scored.total_B, scored.known_B))
+        return made.of_pasts(places), scored._replace(total_B=total_B, known_B=known_B)
+
+    def _least(self, scored: Scored, group: int) -> Tensor:
+        """The places of as many prompts as are learnt from."""
+        worth_P = scored.total_B.masked_fill(~scored.known_B, math.inf).view(-1, group).mean(dim=1)
+        return worth_P.argsort(stable=True)[: self.recipe.prompts_per_step]
 
     def evaluate(self) -> Evaluation:
         assert self._begun is None, "an evaluation while a batch is under way"

@@ -176,8 +176,9 @@ class PolicyLearner:
         )
 
     def finished(self, made: Trajectories, steps: list[GaussianStep], rows: Tensor) -> Tensor:
-        """The chunks as they were made, with gradients to the learnt steps' means through all steps after them: noise that was
-        drawn stays what it was. Weights learn by the steps that are learnt, `steps`, alone."""
+        """The chunks as they were made, with gradients to all steps' means, through the steps after them: noise that was drawn
+        stays what it was. Weights learn by every step, or by those that were chosen alone."""
+        chosen = self._noise.only or range(len(steps))
         weights = {name: parameter.detach() for name, parameter in self.actor.named_parameters()}
         with torch.no_grad(), in_precision(self._options.precision, self._device):
             cross = self.actor.read_prompt(made.text_BSE[rows])
@@ -189,7 +190,7 @@ class PolicyLearner:
         ends = [*made.starts[1:], made.clean_BFCYX]
         current = made.starts[0][rows]
         for number, step in enumerate(steps):
-            mean = step.mean_BFCYX if number in self._noise.learnt else step.mean_BFCYX.detach()
+            mean = step.mean_BFCYX if number in chosen else step.mean_BFCYX.detach()
             if number:
                 moved = self._steps(still, made, rows, {number: current}, cross)[0].mean_BFCYX
                 mean = mean + moved - moved.detach()

@@ -43,7 +43,7 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
     group: int = 8
     """Streams of each prompt that are compared."""
     tried: int = 1
-    """Prompts that are streamed once, for each that is learnt from: those whose stream is worth least are."""
+    """Prompts that are streamed for each that is learnt from: those whose stream is worth least are."""
     chunks: int = 3
     """Of each stream, that are learnt from."""
     fork: tuple[int, int] = (0, 0)
@@ -60,6 +60,9 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
     schedule: Literal["cosine", "constant"] = "constant"
     cosine_over: int = 0
     warm_up: int = 5
+
+    average: float = 0.0
+    """What a moving average of the weights keeps at a step; it is what is evaluated and exported then. 0 averages nothing."""
 
     kl_coefficient: float = 0.01
     kl_target: float = 5.0
@@ -130,7 +133,7 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
         for name in positive:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
-        if self.group < (1 if self.algorithm == "ppo" else 2):
+        if self.group < (1 if self.algorithm in ("ppo", "gradient") else 2):
             raise ConfigError(f"{self.algorithm} compares the streams of a group: give group = 2 or more, got {self.group}")
         if (self.algorithm == "matching") != bool(self.teacher):
             raise ConfigError(
@@ -140,10 +143,12 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError(
                 f"{self.algorithm} learns from rollouts of its own weights, on its own device: leave asynchronous and apart out"
             )
-        if self.algorithm == "gradient" and all(reward.kind != "attributes" for reward in self.rewards):
-            raise ConfigError('algorithm = "gradient" follows classifiers: give a reward of kind "attributes"')
+        if self.algorithm == "gradient" and not any(reward.is_followed for reward in self.rewards):
+            raise ConfigError('algorithm = "gradient" follows pixels: give a reward of kind "attributes" or "flicker"')
         if self.asynchronous and self.placement == "hybrid":
             raise ConfigError("hybrid takes turns on one device, and asynchronous rollouts do not: choose one of the two")
+        if not 0 <= self.average < 1:
+            raise ConfigError(f"average is 0 to below 1, what is kept of it at a step, got {self.average:g}")
         least, most = self.fork
         if not 0 <= least <= most:
             raise ConfigError(f"fork is [at least, at most] chunks, 0 or more, got {list(self.fork)}")

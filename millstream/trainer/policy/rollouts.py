@@ -95,6 +95,26 @@ class Trajectories:
     def __len__(self) -> int:
         return len(self.text_BSE)
 
+    @property
+    def group(self) -> int:
+        """Streams of each past."""
+        return len(self) // len(self.shown_before_PFCYX)
+
+    def of_pasts(self, places: Tensor) -> Trajectories:
+        """The streams of these pasts alone."""
+        rows = (places[:, None] * self.group + torch.arange(self.group, device=places.device)).flatten()
+        return Trajectories(
+            version=self.version,
+            text_BSE=self.text_BSE[rows],
+            past_BFCYX=self.past_BFCYX[rows],
+            clean_BFCYX=self.clean_BFCYX[rows],
+            starts=tuple(start[rows] for start in self.starts),
+            ends=tuple(end[rows] for end in self.ends),
+            log_density_BLK=self.log_density_BLK[rows],
+            shown_before_PFCYX=self.shown_before_PFCYX[places],
+            prompts=tuple(self.prompts[row] for row in rows.tolist()),
+        )
+
 
 class RolloutEngine:
     """The actor as it is served, with weights of one version at a time."""
@@ -177,7 +197,7 @@ class RolloutEngine:
     def show(self, made: Trajectories) -> Tensor:
         """The learnt chunks as pictures, [B, T, 3, Y, X] in uint8. Some pasts at a time, and of them some streams: pictures
         and what a decoder remembers are what takes memory."""
-        group, parts = len(made) // len(made.shown_before_PFCYX), []
+        group, parts = made.group, list[Tensor]()
         for first in range(0, len(made.shown_before_PFCYX), DECODED):
             state = self._remembered(made.shown_before_PFCYX[first : first + DECODED])
             rows = torch.arange(first * group, min((first + DECODED) * group, len(made)), device=made.clean_BFCYX.device)
@@ -188,8 +208,7 @@ class RolloutEngine:
 
     def paint(self, made: Trajectories, clean_BFCYX: Tensor, rows: Tensor) -> Tensor:
         """Finished chunks of these rows as pictures [B, T, 3, Y, X] in [-1, 1]; gradients flow back to them."""
-        group = len(made) // len(made.shown_before_PFCYX)
-        pasts, place = (rows // group).unique(return_inverse=True)
+        pasts, place = (rows // made.group).unique(return_inverse=True)
         with torch.no_grad():
             tails = tuple(tail[place] for tail in self._remembered(made.shown_before_PFCYX[pasts]))
         pixels: Tensor = self.model.vae.decode(clean_BFCYX.to(self.model.dtype), tails)[0]

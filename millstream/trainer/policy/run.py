@@ -22,7 +22,7 @@ from millstream.models.registry import load_dit, load_model
 from millstream.parallel.collectives import RankGroup
 from millstream.trainer.checkpoint import read_checkpoint
 from millstream.trainer.evaluate.classifier import load_classifier
-from millstream.trainer.optimise import learning_rate
+from millstream.trainer.optimise import Average, learning_rate
 from millstream.trainer.policy.apart import HOST, RemoteBatches
 from millstream.trainer.policy.batches import Batches, BatchMaker, Phase, timed
 from millstream.trainer.policy.control import Evaluated, best_by_judge, have_parted
@@ -109,6 +109,7 @@ class PolicyRun:
             reference = load_dit(spec, recipe.reference or recipe.weights, device=device, dtype=torch.float32)
             worth = self.batches.worth if recipe.algorithm == "gradient" and isinstance(self.batches, BatchMaker) else None
             self.learner = PolicyLearner(actor, reference, noise, self.config, recipe.control, recipe, device, worth)
+        self._average = Average(actor, recipe.average) if recipe.average else None
         self.evaluated = list[Evaluated]()
         self._ahead = False
         """Whether the next step's batch was begun."""
@@ -124,6 +125,14 @@ class PolicyRun:
     @property
     def actor(self) -> CausalDiT:
         return self.learner.actor
+
+    @property
+    def _shown(self) -> CausalDiT:
+        """What is evaluated and exported: the average of what was learnt, if there is one."""
+        if self._average is None:
+            return self.actor
+        assert isinstance(self._average.module, CausalDiT)
+        return self._average.module
 
     def train(
         self,
@@ -192,6 +201,8 @@ class PolicyRun:
         with timed("learn", phases, self.device):
             self._fetch()
             learnt = self.learner.learn(batch.made, scored.total_B, scored.known_B, batch.group)
+            if self._average is not None:
+                self._average.update(self.actor, step)
             self._make_room()
         known = int(scored.known_B.sum())
         phases = sorted([*batch.phases, *phases], key=lambda phase: phase.begun)
@@ -217,15 +228,19 @@ class PolicyRun:
 
     def _make_room(self) -> None:
         """On a device that is shared by turns."""
-        if self.recipe.placement == "hybrid":
-            self.learner.move(HOST)
+        self._move(HOST)
 
     def _fetch(self) -> None:
+        self._move(self.device)
+
+    def _move(self, device: torch.device) -> None:
         if self.recipe.placement == "hybrid":
-            self.learner.move(self.device)
+            self.learner.move(device)
+            if self._average is not None:
+                self._average.module.to(device)
 
     def _evaluate(self, step: int, show: ShowEvaluation) -> None:
-        self.batches.follow(self.actor, self.learner.version)
+        self.batches.follow(self._shown, self.learner.version)
         found = self.batches.evaluate()
         self.evaluated.append(Evaluated(step, found.reward, found.judge))
         line = {"step": step, "reward": found.reward, "flicker": found.flicker}
@@ -245,14 +260,16 @@ class PolicyRun:
 
     def _learnt_now(self) -> dict[str, Tensor]:
         if self.recipe.lora is None:
-            return {name: tensor.detach().cpu().clone() for name, tensor in self.actor.state_dict().items()}
-        adapters = ((name, each) for name, each in self.actor.named_parameters() if each.requires_grad)
-        return {name: each.detach().cpu().clone() for name, each in adapters}
+            return {name: tensor.detach().cpu().clone() for name, tensor in self._shown.state_dict().items()}
+        shown = dict(self._shown.named_parameters())
+        learns = [name for name, each in self.actor.named_parameters() if each.requires_grad]
+        return {name: shown[name].detach().cpu().clone() for name in learns}
 
     def _save(self, step: int) -> None:
         evaluated = [tuple(each) for each in self.evaluated]
         state = {"step": step, "evaluated": evaluated, "parted": self.has_parted}
-        self._write(LAST, state | {"learner": self.learner.state()})
+        average = {} if self._average is None else {"average": self._average.module.state_dict()}
+        self._write(LAST, state | average | {"learner": self.learner.state()})
 
     def _load(self) -> int:
         """Steps that are done."""
@@ -261,6 +278,8 @@ class PolicyRun:
             return 0
         state = read_checkpoint(path)
         self.learner.take(state["learner"])
+        if self._average is not None:
+            self._average.module.load_state_dict(state["average"])
         self.evaluated = [Evaluated(*each) for each in state["evaluated"]]
         self.has_parted = bool(state["parted"])
         return int(state["step"])

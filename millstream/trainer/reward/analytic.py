@@ -47,7 +47,8 @@ def _drift(pixels_BTCYX: Tensor) -> Tensor:
 
 def _each(clips: RewardClips, formula: Callable[[Tensor], Tensor]) -> Tensor:
     """Of pixels in [-1, 1]."""
-    return torch.cat([formula(from_bytes(part)) for part in clips.pixels_BTCYX.split(LOOKED_AT)])
+    parts = clips.pixels_BTCYX.split(LOOKED_AT)
+    return torch.cat([formula(part if part.is_floating_point() else from_bytes(part)) for part in parts])
 
 
 ANALYTIC: dict[str, Reward] = {"motion": motion, "brightness": brightness, "flicker": flicker, "colour_drift": colour_drift}

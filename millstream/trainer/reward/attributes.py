@@ -8,6 +8,7 @@ Shapes: B clips, T frames, C channels, Y and X rows and columns.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -39,11 +40,13 @@ class AttributeReward:
             found.append(_probabilities(self._judge, [varied(look, generator) for look in looks], clips.prompts, self._names))
         return _mean_of_asked(torch.stack(found).mean(dim=0))
 
-    def log_worth(self, pixels_BTCYX: Tensor, prompts: Sequence[str], generator: torch.Generator) -> Tensor:
-        """The mean logarithm of these probabilities, of pictures in [-1, 1] in a view that is drawn: what gradients follow. It
-        is steep where a prompt is missed and flat where it is shown."""
-        look = varied(thinned(pixels_BTCYX[:, -FRAMES:]), generator)
-        return _mean_of_asked(_log_probabilities(self._judge, [look], prompts, self._names))
+    def log_worth(self, clips: RewardClips, generator: torch.Generator) -> Tensor:
+        """The mean logarithm of these probabilities in so many views, all of them varied: what gradients follow. It is steep
+        where a prompt is missed and flat where it is shown."""
+        look = thinned(clips.pixels_BTCYX[:, -FRAMES:])
+        views = ([varied(look, generator)] for _ in range(self._views))
+        logs = torch.stack([_log_probabilities(self._judge, view, clips.prompts, self._names) for view in views])
+        return _mean_of_asked(logs.mean(dim=0))
 
 
 class SwitchAnswered:
@@ -83,6 +86,7 @@ def _log_probabilities(judge: AttributeNet, looks: Sequence[Tensor], prompts: Se
     return torch.stack([_log_sure(torch.cat([score[name] for score in scores]), asked, name) for name in names], dim=1)
 
 
+@lru_cache(maxsize=1024)  # every view asks again
 def asked_of(prompt: str) -> dict[str, tuple[int, ...]]:
     """What a stream of this prompt must show, any of those that are named. Of two things not what the prompt leaves open for
     one: its colour, or how it moves if it cannot move as the other."""

@@ -14,7 +14,7 @@ from torch import Tensor
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewardClips:
     pixels_BTCYX: Tensor
-    """uint8. Of a fork, the frames after it."""
+    """uint8, or in [-1, 1] where gradients are to flow back. Of a fork, the frames after it."""
     prompts: tuple[str, ...]
     fps: float
     is_switched: bool = False

@@ -61,6 +61,11 @@ class RewardPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ConfigError(f'a reward of kind "{self.kind}" needs {"call" if self.kind == "python" else "url"}')
 
     @property
+    def is_followed(self) -> bool:
+        """Whether gradients can be: of pictures, to what they are worth."""
+        return self.kind == "attributes" or self.kind in ANALYTIC
+
+    @property
     def classifier_path(self) -> Path | None:
         """Of the network it looks through, if it is one."""
         if self.kind not in ("attributes", "switch"):
@@ -109,14 +114,15 @@ class RewardSet:
     """Clips left out one after the other before the run ends."""
     in_a_row: int = field(default=0, init=False)
 
-    def log_worth(self, pixels_BTCYX: Tensor, prompts: Sequence[str], generator: torch.Generator) -> Tensor:
-        """Of pictures, by the rewards that gradients can follow: classifiers of attributes."""
-        parts = [
-            term.scale * term.reward.log_worth(pixels_BTCYX, prompts, generator)
-            for term in self.terms
-            if isinstance(term.reward, AttributeReward)
-        ]
-        return torch.stack(parts).sum(dim=0)
+    def followed(self, clips: RewardClips, generator: torch.Generator) -> Tensor:
+        """What gradients follow: logarithms of what classifiers are sure of, and formulas of pixels as they are."""
+        worth = torch.zeros(len(clips), device=clips.pixels_BTCYX.device)
+        for term in self.terms:
+            if isinstance(term.reward, AttributeReward):
+                worth = worth + term.scale * term.reward.log_worth(clips, generator)
+            elif term.reward in ANALYTIC.values():
+                worth = worth + term.scale * term.reward(clips)
+        return worth
 
     def score(self, clips: RewardClips) -> Scored:
         total, said = torch.zeros(len(clips), device=clips.pixels_BTCYX.device), list[str]()

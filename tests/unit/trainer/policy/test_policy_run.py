@@ -42,7 +42,7 @@ def nothing(report: PolicyReport) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_is_stopped_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    asked = recipe(steps=2, fork=(1, 1), algorithm="ppo", shared_start=False, evaluate_prompts=1)
+    asked = recipe(steps=2, fork=(1, 1), algorithm="ppo", shared_start=False, evaluate_prompts=1, average=0.5)
     whole, first, second = (run(tmp_path / name, asked) for name in ("whole", "parts", "parts"))
     assert whole.train(nothing, lambda: False)
     assert not first.train(nothing, lambda: True)
@@ -101,6 +101,31 @@ def test_of_the_prompts_that_are_tried_those_worth_least_are_learnt_from(tmp_pat
     assert len(step_plan(asked, 0).prompts) == 3
 
 
+def test_who_follows_gradients_learns_from_the_streams_that_missed_most(tmp_path: Path) -> None:
+    asked = recipe(algorithm="gradient", tried=3, group=2, chunks=2, fork=(1, 1))
+    found = make_batches(asked, SPEC, make_actor(asked, SPEC, CPU), tmp_path, CPU, threaded=False)
+    plan = replace(step_plan(asked, 0), prompts=("sea", "hills", "city"))
+    made = found.engine.roll(plan)
+    scored = found.score(plan, made)
+    least = int(scored.total_B.view(3, 2).mean(dim=1).argmin())
+    chosen, theirs = found.missed(made, scored)
+    assert chosen.prompts == (plan.prompts[least],) * 2
+    assert torch.equal(theirs.total_B, scored.total_B[2 * least : 2 * least + 2])
+    pictures = [found.engine.show(each) for each in (made, chosen)]
+    theirs_before = pictures[0][2 * least : 2 * least + 2].float()
+    torch.testing.assert_close(pictures[1].float(), theirs_before, atol=1, rtol=0)  # with their own past
+    assert len(found.make(0).made) == 2, "one prompt of three"
+
+
+def test_an_average_of_the_weights_is_what_is_evaluated_and_exported(tmp_path: Path) -> None:
+    found = run(tmp_path, recipe(steps=1, average=0.5, evaluate_prompts=1))
+    before = found.actor.head.proj.weight.detach().clone()
+    assert found.train(nothing, lambda: False)
+    after = found.actor.head.proj.weight.detach()
+    torch.testing.assert_close(found.learnt()["head.proj.weight"], before.lerp(after, 0.9))  # a young one follows closely
+    assert torch.equal(found.learnt()["head.proj.weight"], found.engine.dit.head.proj.weight)
+
+
 def test_gradients_of_a_classifier_reach_the_weights_through_pictures(tmp_path: Path) -> None:
     rewards = (RewardPlan(kind="attributes", names=("setting",), views=2),)
     asked = recipe(algorithm="gradient", steps=1, chunks=3, group=2, prompts=("the sea",), evaluate_prompts=1, rewards=rewards)
@@ -145,6 +170,7 @@ WRONG = [
     (dict(rewards=()), "give a reward"),
     (dict(prompts=()), "give prompts"),
     (dict(group=1), "group = 2 or more"),
+    (dict(average=1.0), "average is"),
     (dict(fork=(2, 1)), "fork is"),
     (dict(switched=0.5), "switched"),
     (dict(rewards=(RewardPlan(kind="attributes"),)), "33 frames"),

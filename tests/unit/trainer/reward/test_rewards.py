@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from millstream.core.errors import ConfigError, RewardFailed
-from millstream.ops.pixels import to_bytes
+from millstream.ops.pixels import from_bytes, to_bytes
 from millstream.trainer.data.captions import canonical_captions
 from millstream.trainer.data.render import render
 from millstream.trainer.data.scene import sample_scenes
@@ -49,6 +50,18 @@ def test_what_changes_evenly_does_not_flicker() -> None:
     even, restless = flicker(clips([[0, 50, 100, 150], [0, 100, 0, 100]])).tolist()
     assert even == pytest.approx(0, abs=1e-6)
     assert restless == pytest.approx(-200 / 127.5 / 4)
+
+
+def test_gradients_follow_formulas_of_pixels_and_not_what_only_shows() -> None:
+    plans = [RewardPlan(kind="flicker", scale=2.0), RewardPlan(kind="motion"), RewardPlan(kind="python", call="math:fsum")]
+    rewards = make_rewards(plans, Path(), CPU, frames_per_chunk=3, patience=9)
+    seen = clips([[0, 255, 0, 255]])
+    pixels = from_bytes(seen.pixels_BTCYX).requires_grad_(True)
+    worth = rewards.followed(replace(seen, pixels_BTCYX=pixels), torch.Generator())
+    assert worth.tolist() == pytest.approx([2.0 * -1.0 + 1.0]), "flickers and moves as much as it can"
+    worth.sum().backward()
+    assert pixels.grad is not None
+    assert pixels.grad.abs().sum() > 0
 
 
 def test_drift_is_between_the_first_and_the_last_quarter() -> None:

@@ -1,0 +1,49 @@
+"""The tables of docs/tuning.md, from the results that are there.
+
+python -m benchmarks.tuning_page
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.pages import report_of, row, write_tables
+from benchmarks.tune import WAYS
+from millstream.trainer.data.vocabulary import CLASSES
+
+PAGE = Path(__file__).parents[1] / "docs" / "tuning.md"
+HUNDREDTHS = (*CLASSES, "flicker")
+
+
+def tuned() -> Iterator[str]:
+    report = report_of("tune")
+    found, before = report["measured"], report["measured"]["before"]
+    yield row(["", *HUNDREDTHS, f"most lost until {report['configuration']['late']:.0f} s"])
+    yield "|---|" + "---|" * (len(HUNDREDTHS) + 1)
+    if real := before.get("real"):
+        yield row(["renders, named right", *(f"{100 * real[name]:.1f}" for name in CLASSES), "", ""])
+    lost = f"{100 * before['late']['lost']:.1f}" if "late" in before else ""
+    yield row(["Brook, of renders", *(f"{100 * before['soon'][name]:.1f}" for name in HUNDREDTHS), lost])
+    for way in WAYS:
+        if way in found:
+            points, late = found[way]["soon"]["points_better"], found[way].get("late")
+            name = f"`{way}`, {found[way]['seconds'] / 60:.1f} minutes, {found[way]['steps']:.0f} steps"
+            lost = f"{late['points_better']['lost']:+.1f}" if late else ""
+            yield row([name, *(f"{points[name]:+.1f}" for name in HUNDREDTHS), lost])
+
+
+def forks() -> Iterator[str]:
+    found = report_of("tune")["measured"]["forks"]
+    yield f"| {found['groups']} groups of {found['futures']} futures | with one past | with a past each | times better |"
+    yield "|---|---|---|---|"
+    for said, way in (("streamed", "_streamed"), ("streamed and shown", "")):
+        if f"one_past{way}_s" in found:
+            times = (f"{found[f'{name}{way}_s']:.2f} s" for name in ("one_past", "own_pasts"))
+            yield row([said, *times, f"{found[f'times_better{way}']:.2f}"])
+
+
+TABLES = {"benchmarks.tune": tuned, "benchmarks.tune forks": forks}
+
+if __name__ == "__main__":
+    write_tables(PAGE, TABLES)
