@@ -173,7 +173,7 @@ class Conversation:
         elif self._live_session is None:
             await self._do(message)
         else:
-            async with self._live_session.answering() as stays:
+            async with self._live_session.departure.answering() as stays:
                 if stays:
                     await self._do(message)
 

@@ -218,7 +218,7 @@ class SessionHub:
         """Steer it. What is acknowledged is kept, where controls are."""
         receipt = live_session.control(control, at_chunk=at_chunk)
         if self.keeper is not None:
-            async with live_session.before_next():
+            with live_session.before_next():
                 await self.keeper.log(live_session, control, receipt)
         return receipt
 
