@@ -1,4 +1,4 @@
-"""Several ranks as real processes, for the scripts of the course.
+"""Several ranks as real processes, for the scripts of the course and for tests.
 
 A function runs on every rank of one gloo group; its answers come back in the order of ranks. Nobody is left behind: a rank ends
 with the process that started it, however that ends. Ranks that wait for each other for ever are stopped after a while, and the
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from millstream.mesh.rendezvous import MeetingPoint, Rendezvous
 WAIT_S = 60.0
 STACK_S = 0.3
 """For a rank to write down where it is."""
+EXIT_S = 5.0
+"""For one whose pipe is closed to be gone."""
 _FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 
 
@@ -63,13 +66,75 @@ def on_ranks(
     """
     if not 1 <= world <= 16:
         raise CourseError(f"--world must be 1 to 16 ranks on one machine, got {world}")
+    with started(function, world, *args, group_timeout_s=group_timeout_s, port=port, missing=missing) as ranks:
+        return ranks.answers(timeout_s)
+
+
+class StartedRanks:
+    """Ranks that run until whoever started them lets go."""
+
+    def __init__(self, processes: Sequence[Any], pipes: Sequence[Connection], starts: Sequence[RankStart]) -> None:
+        self._processes, self._pipes, self._starts = processes, pipes, starts
+
+    def kill(self, place: int) -> None:
+        self._processes[place].kill()
+
+    def answers(self, timeout_s: float) -> list[Any]:
+        """What the function gave on every rank. Raises the first failure, and where ranks are that are not done by then."""
+        deadline, waiting, found = time.monotonic() + timeout_s, dict(enumerate(self._pipes)), dict[int, Any]()
+        while waiting:
+            ready = wait(list(waiting.values()), timeout=max(0.0, deadline - time.monotonic()))
+            if not ready:
+                stuck = {self._starts[place].rank: _where(self._processes[place], self._starts[place]) for place in waiting}
+                raise RanksStuck(timeout_s, stuck)
+            for place in [place for place, pipe in waiting.items() if pipe in ready]:
+                found[place] = self._answer(place, waiting.pop(place))
+        return [found[place] for place in range(len(self._pipes))]
+
+    def _answer(self, place: int, pipe: Connection) -> Any:
+        rank = self._starts[place].rank
+        try:
+            problem, answer = pickle.loads(pipe.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            self._processes[place].join(EXIT_S)
+            code = self._processes[place].exitcode
+            raise RankRaised(rank, f"it ended without an answer, exit code {code}") from None
+        if problem is not None:
+            raise RankRaised(rank, *problem)
+        return answer
+
+
+@contextmanager
+def started(
+    function: Callable[..., Any],
+    world: int,
+    *args: Any,
+    group_timeout_s: float = 2 * WAIT_S,
+    port: int = 0,
+    missing: Sequence[int] = (),
+) -> Iterator[StartedRanks]:
+    """The same ranks at work; none is left afterwards."""
+    context = _context()
     with tempfile.TemporaryDirectory() as folder, _meeting(port) as meeting:
         starts = [
             RankStart(rank=rank, world=world, meeting=meeting, stack_file=f"{folder}/{rank}", group_timeout_s=group_timeout_s)
             for rank in range(world)
             if rank not in missing
         ]
-        return _run_all(function, starts, args, timeout_s)
+        pairs = [context.Pipe() for _ in starts]
+        processes = [
+            context.Process(target=_rank, args=(function, start, theirs, args), daemon=True)
+            for start, (_, theirs) in zip(starts, pairs, strict=True)
+        ]
+        try:
+            for process, (_, theirs) in zip(processes, pairs, strict=True):
+                process.start()
+                theirs.close()
+            yield StartedRanks(processes, [ours for ours, _ in pairs], starts)
+        finally:
+            _end_all([process for process in processes if process.pid is not None])
+            for ours, _ in pairs:
+                ours.close()
 
 
 def must_divide(count: int, what: str, world: int) -> None:
@@ -91,27 +156,12 @@ def _meeting(port: int) -> Iterator[MeetingPoint]:
         board.close()
 
 
-def _run_all(function: Callable[..., Any], starts: Sequence[RankStart], args: Sequence[Any], timeout_s: float) -> list[Any]:
-    context = _context()
-    pairs = [context.Pipe() for _ in starts]
-    processes = [
-        context.Process(target=_rank, args=(function, start, theirs, args), daemon=True)
-        for start, (_, theirs) in zip(starts, pairs, strict=True)
-    ]
-    try:
-        for process, (_, theirs) in zip(processes, pairs, strict=True):
-            process.start()
-            theirs.close()
-        return _answers([ours for ours, _ in pairs], processes, starts, timeout_s)
-    finally:
-        begun = [process for process in processes if process.pid is not None]
-        for process in begun:  # all of them before any is waited for: a peer that is left would complain about the others
-            _kill_group(process.pid)
-            process.kill()
-        for process in begun:
-            process.join()
-        for ours, _ in pairs:
-            ours.close()
+def _end_all(begun: Sequence[Any]) -> None:
+    for process in begun:  # all of them before any is waited for: a peer that is left would complain about the others
+        _kill_group(process.pid)
+        process.kill()
+    for process in begun:
+        process.join()
 
 
 def _kill_group(leader: int) -> None:
@@ -129,28 +179,6 @@ def _context() -> Any:
     context = torch_processes.get_context("forkserver")
     context.set_forkserver_preload(["millstream.course.ranks"])
     return context
-
-
-def _answers(pipes: Sequence[Connection], processes: Sequence[Any], starts: Sequence[RankStart], timeout_s: float) -> list[Any]:
-    deadline, waiting, found = time.monotonic() + timeout_s, dict(enumerate(pipes)), dict[int, Any]()
-    while waiting:
-        ready = wait(list(waiting.values()), timeout=max(0.0, deadline - time.monotonic()))
-        if not ready:
-            stuck = {starts[place].rank: _where(processes[place], starts[place]) for place in waiting}
-            raise RanksStuck(timeout_s, stuck)
-        for place in [place for place, pipe in waiting.items() if pipe in ready]:
-            found[place] = _answer(starts[place].rank, waiting.pop(place))
-    return [found[place] for place in range(len(pipes))]
-
-
-def _answer(rank: int, pipe: Connection) -> Any:
-    try:
-        problem, answer = pickle.loads(pipe.recv_bytes())
-    except (EOFError, ConnectionResetError):
-        raise RankRaised(rank, "it ended without an answer") from None
-    if problem is not None:
-        raise RankRaised(rank, problem)
-    return answer
 
 
 def _where(process: Any, start: RankStart) -> str:
@@ -183,8 +211,8 @@ def _rank(function: Callable[..., Any], start: RankStart, parent: Connection, ar
         watch.join()  # peers may still need this rank; whoever started it lets it go
 
 
-def _called(function: Callable[..., Any], start: RankStart, args: Sequence[Any]) -> tuple[str | None, Any]:
-    """What went wrong, if anything, and the answer."""
+def _called(function: Callable[..., Any], start: RankStart, args: Sequence[Any]) -> tuple[tuple[str, str] | None, Any]:
+    """What went wrong, if anything, and where; and the answer."""
     if sys.platform == "linux":
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
@@ -199,8 +227,8 @@ def _called(function: Callable[..., Any], start: RankStart, args: Sequence[Any])
             timeout=timedelta(seconds=start.group_timeout_s),
         )
         return None, function(start.rank, start.world, *args)
-    except Exception as error:  # a process boundary: whoever started us says it
-        return f"{type(error).__name__}: {error}", None
+    except BaseException as error:  # a process boundary: whoever started us says it
+        return (f"{type(error).__name__}: {error}", traceback.format_exc()), None
 
 
 def _end_with(parent: Connection) -> None:
