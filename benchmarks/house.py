@@ -32,6 +32,7 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
+@cache
 def measure(package: Path = PACKAGE) -> dict[str, Any]:
     modules = parsed(package)
     nodes = [node for tree in modules.values() for node in ast.walk(tree)]
@@ -51,7 +52,19 @@ def measure(package: Path = PACKAGE) -> dict[str, Any]:
         "function_lines_longest": lengths[-1],
         "files_in_circles": sorted(circles(modules)),
         "largest_folder": max(_modules_in_folders(package)),
+        "rooms": _rooms(package, modules),
     }
+
+
+def _rooms(package: Path, modules: Mapping[str, ast.Module]) -> dict[str, dict[str, int]]:
+    """Lines, files and classes of each of the package's own folders, and of what lies beside them; the largest first."""
+    rooms: dict[str, Counter[str]] = {}
+    for path in package.rglob("*.py"):
+        first, *inside = path.relative_to(package).parts
+        classes = sum(isinstance(node, ast.ClassDef) for node in ast.walk(modules[module_name(path)]))
+        room = rooms.setdefault(first if inside else "beside them", Counter())
+        room.update(lines=len(path.read_text().splitlines()), files=1, classes=classes)
+    return {name: dict(room) for name, room in sorted(rooms.items(), key=lambda item: -item[1]["lines"])}
 
 
 def circles(modules: Mapping[str, ast.Module]) -> set[str]:

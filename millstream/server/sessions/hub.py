@@ -24,14 +24,13 @@ from millstream.core.errors import MillstreamError, UnknownFile, UnknownSession
 from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.access.shares import Quota
 from millstream.server.sessions.archive import Archive, SessionJournal
-from millstream.server.sessions.file_store import FileStore, Kept
+from millstream.server.sessions.file_store import FileStore, Kept, within_quota
 from millstream.server.sessions.host_meter import HostMeter
 from millstream.server.sessions.keeper import Keeper, Returned
 from millstream.server.sessions.live_session import LiveSession, LiveSessionParts
 from millstream.server.sessions.metrics import Metrics
 from millstream.server.sessions.outputs.destinations import Destination
 from millstream.server.sessions.outputs.outputs import Outputs
-from millstream.server.sessions.quotas import within_quota
 from millstream.server.sessions.recordings import Recordings
 from millstream.server.sessions.sources import Sources
 from millstream.server.sessions.threads import num_encoders, start_threads
