@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -66,15 +67,23 @@ def on_ranks(
     """
     if not 1 <= world <= 16:
         raise CourseError(f"--world must be 1 to 16 ranks on one machine, got {world}")
-    with started(function, world, *args, group_timeout_s=group_timeout_s, port=port, missing=missing) as ranks:
+    with started(world, group_timeout_s=group_timeout_s, port=port, missing=missing) as ranks:
+        ranks.ask(function, *args)
         return ranks.answers(timeout_s)
 
 
 class StartedRanks:
-    """Ranks that run until whoever started them lets go."""
+    """Ranks of one group, which wait for functions until whoever started them lets go."""
 
     def __init__(self, processes: Sequence[Any], pipes: Sequence[Connection], starts: Sequence[RankStart]) -> None:
         self._processes, self._pipes, self._starts = processes, pipes, starts
+
+    def ask(self, function: Callable[..., Any], *args: Any) -> None:
+        """Begin `function(rank, world, *args)` on every rank. One at a time: ask anew when the answers are here."""
+        job = pickle.dumps((function, args))
+        for pipe in self._pipes:
+            with suppress(BrokenPipeError):  # one that is gone already is found out by its missing answer
+                pipe.send_bytes(job)
 
     def kill(self, place: int) -> None:
         self._processes[place].kill()
@@ -106,14 +115,9 @@ class StartedRanks:
 
 @contextmanager
 def started(
-    function: Callable[..., Any],
-    world: int,
-    *args: Any,
-    group_timeout_s: float = 2 * WAIT_S,
-    port: int = 0,
-    missing: Sequence[int] = (),
+    world: int, *, group_timeout_s: float = 2 * WAIT_S, port: int = 0, missing: Sequence[int] = ()
 ) -> Iterator[StartedRanks]:
-    """The same ranks at work; none is left afterwards."""
+    """The same ranks, to be asked; none is left afterwards."""
     context = _context()
     with tempfile.TemporaryDirectory() as folder, _meeting(port) as meeting:
         starts = [
@@ -123,7 +127,7 @@ def started(
         ]
         pairs = [context.Pipe() for _ in starts]
         processes = [
-            context.Process(target=_rank, args=(function, start, theirs, args), daemon=True)
+            context.Process(target=_rank, args=(start, theirs), daemon=True)
             for start, (_, theirs) in zip(starts, pairs, strict=True)
         ]
         try:
@@ -195,46 +199,48 @@ def _where(process: Any, start: RankStart) -> str:
     return "unknown"
 
 
-def _rank(function: Callable[..., Any], start: RankStart, parent: Connection, args: Sequence[Any]) -> None:
+def _rank(start: RankStart, parent: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us ends us
     if hasattr(os, "setpgid"):  # not on Windows
         with suppress(OSError):
             os.setpgid(0, 0)
-    watch = threading.Thread(target=_end_with, args=(parent,), daemon=True)
-    watch.start()
+    jobs = SimpleQueue[bytes]()
+    threading.Thread(target=_listen, args=(parent, jobs), daemon=True).start()
     with open(start.stack_file, "w") as stacks:
         if hasattr(faulthandler, "register"):
             faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
-        answer = _called(function, start, args)
-        with suppress(OSError):
-            parent.send_bytes(pickle.dumps(answer))
-        watch.join()  # peers may still need this rank; whoever started it lets it go
+        while True:  # peers may still need this rank when it has answered; whoever started it lets it go
+            answer = _called(jobs.get(), start)
+            with suppress(OSError):
+                parent.send_bytes(pickle.dumps(answer))
 
 
-def _called(function: Callable[..., Any], start: RankStart, args: Sequence[Any]) -> tuple[tuple[str, str] | None, Any]:
+def _called(job: bytes, start: RankStart) -> tuple[tuple[str, str] | None, Any]:
     """What went wrong, if anything, and where; and the answer."""
     if sys.platform == "linux":
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     torch.manual_seed(0)
     try:
-        board = Rendezvous.join(start.meeting, timeout_s=WAIT_S)
-        dist.init_process_group(
-            "gloo",
-            store=board.store,
-            rank=start.rank,
-            world_size=start.world,
-            timeout=timedelta(seconds=start.group_timeout_s),
-        )
+        if not dist.is_initialized():
+            _join(start)
+        function, args = pickle.loads(job)
         return None, function(start.rank, start.world, *args)
     except BaseException as error:  # a process boundary: whoever started us says it
         return (f"{type(error).__name__}: {error}", traceback.format_exc()), None
 
 
-def _end_with(parent: Connection) -> None:
-    """The other end closes when its process lets go, or is gone."""
+def _join(start: RankStart) -> None:
+    board = Rendezvous.join(start.meeting, timeout_s=WAIT_S)
+    timeout = timedelta(seconds=start.group_timeout_s)
+    dist.init_process_group("gloo", store=board.store, rank=start.rank, world_size=start.world, timeout=timeout)
+
+
+def _listen(parent: Connection, jobs: SimpleQueue[bytes]) -> None:
+    """The other end closes when its process lets go, or is gone: so does this one."""
     with suppress(EOFError, OSError):
-        parent.recv_bytes()
+        while True:
+            jobs.put(parent.recv_bytes())
     if hasattr(os, "getpgid") and os.getpgid(0) == os.getpid():
         _kill_group(os.getpid())
     os._exit(0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from millstream.core.errors import RankRaised
@@ -17,12 +17,15 @@ class RankFailed(AssertionError):
     """The first rank that raised or exited."""
 
 
-def started(function: Callable[..., Any], size: int, *args: Any) -> AbstractContextManager[StartedRanks]:
+@contextmanager
+def started(function: Callable[..., Any], size: int, *args: Any) -> Iterator[StartedRanks]:
     """`function(rank, *args)` on `size` ranks of one gloo process group; no process is left afterwards.
 
     The function must be importable by name. Its answer travels as a pickle.
     """
-    return ranks.started(_without_world, size, function, *args, group_timeout_s=GROUP_TIMEOUT_S)
+    with ranks.started(size, group_timeout_s=GROUP_TIMEOUT_S) as running:
+        running.ask(_without_world, function, *args)
+        yield running
 
 
 def run_ranks(function: Callable[..., Any], size: int, *args: Any, timeout_s: float = 60.0) -> list[Any]:
