@@ -105,14 +105,13 @@ class SessionHub:
         *,
         archive: Archive | None = None,
         stores: Mapping[str, FileStore] | None = None,
-        metrics: Metrics | None = None,
         limits: HubLimits | None = None,
     ) -> None:
         """`stores` are those of keys with names; everybody else's files are on the archive's own."""
         self.service = service
         self.card = card
         self.limits = limits or HubLimits()
-        self.metrics = metrics or Metrics()
+        self.metrics = Metrics()
         self.pool = ThreadPoolExecutor(self.limits.threads, thread_name_prefix="millstream-encode")
         self.live_sessions: dict[str, LiveSession] = {}
         self._views: dict[str, LiveSession] = {}
