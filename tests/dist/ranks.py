@@ -1,145 +1,41 @@
-"""Real processes with a real process group for tests: a function runs on every rank, its answers come back in order.
-
-A rank that raises ends the others, and the test shows its traceback. Nothing outlives its time: whoever is not done by
-then is killed, and the test fails. Processes are forked from a server that has imported torch, so a start is quick.
-"""
+"""The course's ranks (`course/ranks.py`) for tests: a function runs on every rank, and the traceback of one that raises is shown."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import pickle
-import tempfile
-import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from datetime import timedelta
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    [
-        "torch",
-        "torch.distributed",
-        "pytest",
-        "hypothesis",
-        "tests.unit.models_for_tests",
-        "millstream.parallel.training.checkpoint",
-    ]
-)
+from millstream.core.errors import RankRaised
+from millstream.course import ranks
+from millstream.course.ranks import StartedRanks
+
+GROUP_TIMEOUT_S = 60.0
 
 
 class RankFailed(AssertionError):
-    """The first rank that raised, exited or was not done in time."""
-
-
-class Ranks:
-    """The processes of one test, rank by rank."""
-
-    def __init__(self, processes: Sequence[Any], answers: Sequence[Connection]) -> None:
-        self.processes, self._connections = processes, answers
-
-    def kill(self, rank: int) -> None:
-        self.processes[rank].kill()
-
-    def answers(self, timeout_s: float) -> list[Any]:
-        """What the function gave on every rank, or the first failure."""
-        deadline, waiting = time.monotonic() + timeout_s, dict(enumerate(self._connections))
-        found: dict[int, Any] = {}
-        while waiting:
-            ready = wait(list(waiting.values()), timeout=max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise RankFailed(f"ranks {sorted(waiting)} were not done in {timeout_s} s; {sorted(found)} were")
-            for rank in [rank for rank, connection in waiting.items() if connection in ready]:
-                found[rank] = self._answer(rank, waiting.pop(rank))
-        return [found[rank] for rank in range(len(self.processes))]
-
-    def release(self) -> None:
-        """Let those that have answered go; until then they stay, so that nobody misses a peer while still starting."""
-        for connection in self._connections:
-            connection.close()
-
-    def seconds_until_gone(self, timeout_s: float) -> float:
-        """How long until no process is left; those that stay longer than `timeout_s` are a failure."""
-        self.release()
-        began = time.monotonic()
-        for process in self.processes:
-            process.join(max(0.0, began + timeout_s - time.monotonic()))
-        left = [rank for rank, process in enumerate(self.processes) if process.is_alive()]
-        if left:
-            raise RankFailed(f"ranks {left} were still there after {timeout_s} s")
-        return time.monotonic() - began
-
-    def _answer(self, rank: int, connection: Connection) -> Any:
-        try:
-            ok, answer = pickle.loads(connection.recv_bytes())
-        except EOFError:
-            self.processes[rank].join(5.0)
-            raise RankFailed(f"rank {rank} ended without an answer, exit code {self.processes[rank].exitcode}") from None
-        if not ok:
-            raise RankFailed(f"rank {rank} raised:\n{answer}")
-        return answer
+    """The first rank that raised or exited."""
 
 
 @contextmanager
-def started(function: Callable[..., Any], size: int, *args: Any, group_timeout_s: float = 60.0) -> Iterator[Ranks]:
+def started(function: Callable[..., Any], size: int, *args: Any) -> Iterator[StartedRanks]:
     """`function(rank, *args)` on `size` ranks of one gloo process group; no process is left afterwards.
 
     The function must be importable by name. Its answer travels as a pickle.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        store = Path(folder) / "rendezvous"
-        pairs = [_CONTEXT.Pipe() for _ in range(size)]
-        processes = [
-            _CONTEXT.Process(target=_run, args=(function, rank, size, str(store), group_timeout_s, theirs, args), daemon=True)
-            for rank, (_, theirs) in enumerate(pairs)
-        ]
-        for process in processes:
-            process.start()
-        for _, theirs in pairs:
-            theirs.close()
-        try:
-            yield Ranks(processes, [ours for ours, _ in pairs])
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
-            for ours, _ in pairs:
-                ours.close()
+    with ranks.started(size, group_timeout_s=GROUP_TIMEOUT_S) as running:
+        running.ask(_without_world, function, *args)
+        yield running
 
 
 def run_ranks(function: Callable[..., Any], size: int, *args: Any, timeout_s: float = 60.0) -> list[Any]:
     """`function(rank, *args)` on `size` ranks; their answers in the order of ranks."""
-    with started(function, size, *args) as ranks:
-        return ranks.answers(timeout_s)
+    with started(function, size, *args) as running:
+        try:
+            return running.answers(timeout_s)
+        except RankRaised as error:
+            raise RankFailed(f"{error}\n{error.trace}") from None
 
 
-def _run(
-    function: Callable[..., Any],
-    rank: int,
-    size: int,
-    store: str,
-    group_timeout_s: float,
-    parent: Connection,
-    args: tuple[Any, ...],
-) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    try:
-        timeout = timedelta(seconds=group_timeout_s)
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timeout)
-        answer = True, function(rank, *args)
-    except BaseException:
-        answer = False, traceback.format_exc()
-    with suppress(OSError, EOFError):
-        parent.send_bytes(pickle.dumps(answer))
-        parent.recv_bytes()  # nothing ever comes: the parent lets go
-    # No destroy_process_group: a peer may be gone, and then it would wait for it.
-    os._exit(0)
+def _without_world(rank: int, world: int, function: Callable[..., Any], *args: Any) -> Any:
+    return function(rank, *args)
