@@ -97,11 +97,12 @@ class MeshLink:
         for parcel in parcels:
             parcel.validate()
         with self._changed:
-            self._changed.wait_for(lambda: self.lost is not None or len(self._waiting) < MAX_WAITING)
+            while len(self._waiting) >= MAX_WAITING and self.lost is None:
+                self._changed.wait()
             stripped, known = self._known.strip(parcels)
             frame = pack_parcels(stripped, sequence=self._sequence + 1)
             self._known = known  # nothing of it was refused
-            calls = ", ".join(str(parcel.envelope.call_id) for parcel in parcels)
+            calls = ", ".join([str(parcel.envelope.call_id) for parcel in parcels])
             return self._put(f"call {calls}", frame, heard=True)
 
     def tell(self, action: Action, session_id: str = "", *, fork_id: str = "", heard: bool = False) -> Future[LinkAnswer]:
