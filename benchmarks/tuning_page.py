@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.pages import report_of, row, write_tables
-from benchmarks.tune import WAYS
+from benchmarks.tune import CONTINUED, LONGER, WAYS
 from millstream.trainer.data.vocabulary import CLASSES
 
 PAGE = Path(__file__).parents[1] / "docs" / "tuning.md"
@@ -28,7 +28,9 @@ def tuned() -> Iterator[str]:
     for way in WAYS:
         if way in found:
             points, late = found[way]["soon"]["points_better"], found[way].get("late")
-            name = f"`{way}`, {found[way]['seconds'] / 60:.1f} minutes, {found[way]['steps']:.0f} steps"
+            of = CONTINUED if way == LONGER else way
+            name = f"`{of}`, {found[way]['seconds'] / 60:.1f} minutes, {found[way]['steps']:.0f} steps"
+            name += f", {seeds} seeds" if (seeds := found[way]["soon"]["seeds"]) > 1 else ""
             lost = f"{late['points_better']['lost']:+.1f}" if late else ""
             yield row([name, *(f"{points[name]:+.1f}" for name in HUNDREDTHS), lost])
 
