@@ -79,7 +79,8 @@ WAYS: dict[str, dict[str, Any]] = {
 COMPARED = ("grpo", "ppo", "fork-grpo", "best-of-n")
 """With `CONTINUED`, at equal time."""
 JUDGE, SECOND = "judge", "second"
-CLASSIFIERS = {JUDGE: JudgeTraining(), SECOND: JudgeTraining(architecture="convolutions", size=256, seed=11)}
+CLASSIFIERS = {JUDGE: JudgeTraining(), SECOND: JudgeTraining(architecture="convolutions", size=256, seed=11, steps=2500)}
+"""The second learns for as long as the bundled one did."""
 SOON = 2.0
 """Seconds."""
 NEVER = 1_000_000
@@ -211,7 +212,7 @@ def known_rows(seeds: int) -> list[str]:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=1.2, help="of each way and seed")
+    parser.add_argument("--minutes", type=float, default=1.0, help="of each way and seed")
     parser.add_argument("--longer", type=float, default=4.0, help="of the way that goes on")
     parser.add_argument("--slice", type=float, default=1e9, help="minutes of this call; the next one goes on")
     parser.add_argument("--bring", type=Path, help="folder that has all that is done after every row")
