@@ -14,8 +14,9 @@ Goes on where it was: what is done is a row in `--out`, kept as soon as it is, a
     late/before          the same streams until 120 s: drift is the most that any attribute has lost since 2 s
     late/longer/0        ... then all of that with the other seeds
     grpo/0, ppo/0, fork-grpo/0, best-of-n/0    for `--minutes` each
-    forks                sixteen futures of one past against sixteen streams with a past each
-    grpo/1, ...          the other seeds, then kl-0/0; late/ of any other, and gradient-first/0, if they are asked for
+    grpo/1, ...          the other seeds
+    forks                sixteen futures of one past against sixteen streams with a past each (results/tune_forks.json)
+    kl-0/0               ... and late/ of any other, and gradient-first/0, if they are asked for
 
 Every way has the same minutes of trying, rolling out, rewarding and learning and the same reward, learns from 128 streams a
 step (`gradient` from the 64 of 128 that missed most), and is exported by what its last step left: nothing was chosen by the
@@ -24,6 +25,10 @@ group, `gradient` follows the classifiers' gradients through both steps of Brook
 first alone. `kl-0` is fork-grpo with nothing that holds it to the model it was: what a reward is then worth. Adherence is
 relative to renders of the same scenes, over prompts that training saw and held-out ones together. `--set lr=1e-4` changes the
 recipe (give another `--out` then). `python -m benchmarks.tuning_page` writes what was found into docs/tuning.md.
+
+To ship what won: copy `out/tune/longer-0/brook.safetensors` over the one in `millstream/models/brook/`, write its fingerprint
+(`millstream.core.files.file_digest`) into `files.py` there, and measure `millstream train ranges --weights bundled` again. Its
+decoders stay: they were not tuned.
 """
 
 from __future__ import annotations
@@ -42,7 +47,7 @@ import msgspec
 from benchmarks.report import write_report
 from benchmarks.tuning.carried import CLASSIFIER, bring, take
 from benchmarks.tuning.fork_times import FUTURES, PAST, fork_times
-from benchmarks.tuning.rows import BEFORE, FORKS, LATE, Row, Rows
+from benchmarks.tuning.rows import BEFORE, LATE, Row, Rows
 from benchmarks.tuning.spent import SpentTime
 from millstream.core.presets import find_model
 from millstream.engine.device_choice import choose_device
@@ -81,6 +86,7 @@ COMPARED = ("grpo", "ppo", "fork-grpo", "best-of-n")
 JUDGE, SECOND = "judge", "second"
 CLASSIFIERS = {JUDGE: JudgeTraining(), SECOND: JudgeTraining(architecture="convolutions", size=256, seed=11, steps=2500)}
 """The second learns for as long as the bundled one did."""
+FORKS = "forks"
 SOON = 2.0
 """Seconds."""
 NEVER = 1_000_000
@@ -124,8 +130,10 @@ def tuned(way: str, seed: int, asked: argparse.Namespace) -> Row | None:
     run.train(report, lambda: spent.seconds >= 60 * minutes or is_over(asked))  # one that had enough takes a step: it is loaded
     if spent.seconds < 60 * minutes:
         return None
-    export(recipe, spec, asked.out / f"{way}-{seed}", run.learnt())
-    return {"spent": spent.summary(recipe.batch), "curve": spent.curve()}
+    summary = spent.summary(recipe.batch)
+    as_done = msgspec.structs.replace(recipe, steps=int(summary["steps"]))  # what the file says of itself
+    export(as_done, spec, asked.out / f"{way}-{seed}", run.learnt())
+    return {"spent": summary, "curve": spent.curve()}
 
 
 def recipe_of(way: str, seed: int, asked: argparse.Namespace) -> PolicyRecipe:
@@ -201,8 +209,8 @@ def all_rows(seeds: int) -> list[str]:
         late = [f"{LATE}/{BEFORE}"] if seed == 0 else []
         rows += [f"{CONTINUED}/{seed}", f"{LONGER}/{seed}", *late, f"{LATE}/{LONGER}/{seed}"]
     for seed in range(seeds):
-        rows += [f"{way}/{seed}" for way in COMPARED] + ([FORKS] if seed == 0 else [])
-    return [*rows, "kl-0/0"]
+        rows += [f"{way}/{seed}" for way in COMPARED]
+    return [*rows, FORKS, "kl-0/0"]
 
 
 def known_rows(seeds: int) -> list[str]:
@@ -220,7 +228,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--count", type=int, default=256, help="prompts of each kind that are judged")
     parser.add_argument("--late", type=float, default=120.0, help="second until which some go on")
-    parser.add_argument("--late-count", type=int, default=48, help="prompts of each kind that do")
+    parser.add_argument("--late-count", type=int, default=128, help="prompts of each kind that do")
     parser.add_argument("--only", default="", help="rows, with commas between")
     parser.add_argument("--recipe", type=Path, help="another than reward-brook.toml")
     parser.add_argument("--set", action="append", default=[], help="a line of the recipe: lr=1e-4")
@@ -232,18 +240,19 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def report(asked: argparse.Namespace) -> None:
-    """Writes the result, from the rows that there are, and brings all of it to where it was asked for."""
-    rows, names = Rows(asked.out), known_rows(asked.seeds)
+    """Writes the results, from the rows that there are, and brings all of it to where it was asked for."""
+    rows, names, small = Rows(asked.out), known_rows(asked.seeds), "-miniature" if asked.miniature else ""
     recipe = msgspec.to_builtins(recipe_of("fork-grpo", 0, asked))
     times = {"minutes": asked.minutes, "longer": asked.longer, "late": asked.late}
-    configuration = {**times, "count": asked.count, "late_count": asked.late_count, "ways": WAYS, "recipe": recipe}
+    asked_for = {**times, "count": asked.count, "late_count": asked.late_count, "ways": WAYS, "recipe": recipe}
     with contextlib.redirect_stdout(io.StringIO()):  # lines of rows are what is read meanwhile
-        result = write_report(
-            "tune-miniature" if asked.miniature else "tune", configuration, rows.table(tuple(WAYS), asked.seeds, names)
-        )
+        written = [write_report(f"tune{small}", asked_for, rows.table(tuple(WAYS), asked.seeds, names))]
+        if forked := rows.read(FORKS):
+            written.append(write_report(f"tune_forks{small}", {"recipe": recipe}, forked))
     if asked.bring is not None:
         bring(asked.out, asked.bring, names, [f"{LONGER}-{seed}" for seed in range(asked.seeds)], base_of(asked))
-        shutil.copyfile(result, asked.bring / result.name)
+        for path in written:
+            shutil.copyfile(path, asked.bring / path.name)
 
 
 def main(arguments: list[str] | None = None) -> None:

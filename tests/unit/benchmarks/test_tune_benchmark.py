@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from benchmarks import report
@@ -48,10 +49,10 @@ def test_ways_are_compared_with_the_model_as_it_was(tmp_path: Path) -> None:
 )
 def test_a_way_wins_by_the_weakest_attributes_if_nothing_is_paid_for_it(changed: dict[str, float], expected: bool) -> None:
     soon = {"thing": 3.0, "motion": 3.5, "colour": 0.0, "weakest": 3.2, "mean": 1.0, "flicker": -1.0, "lost": 0.0} | changed
-    late = {"lost": -0.5}
-    assert wins({"soon": {"points_better": soon}, "late": {"points_better": late}}) is expected
+    for late in ({"lost": -0.5, "mean": -0.1}, {"lost": 0.5, "mean": 0.0}):
+        assert wins({"soon": {"points_better": soon}, "late": {"points_better": late}}) is expected
     assert not wins({"soon": {"points_better": soon}}), "nobody looked at how it goes on"
-    assert not wins({"soon": {"points_better": soon}, "late": {"points_better": {"lost": 0.1}}})
+    assert not wins({"soon": {"points_better": soon}, "late": {"points_better": {"lost": 0.1, "mean": -0.1}}})
 
 
 def test_what_matters_most_is_done_first() -> None:
@@ -142,6 +143,8 @@ def test_a_run_goes_on_in_another_call_and_on_another_machine(tmp_path: Path, ca
     call(there, f"{first},{LONGER}/0,late/before,late/{LONGER}/0", "--from", str(brought), "--late", "3", "--late-count", "2")
     arrived = load_file(there / f"{LONGER}-0" / "brook.safetensors")
     assert all(torch.equal(tensor, tuned[name]) for name, tensor in arrived.items())
+    with safe_open(there / f"{LONGER}-0" / "brook.safetensors", framework="pt") as file:
+        assert json.loads(file.metadata()["card"])["steps"] == 2
     measured = json.loads((tmp_path / "results" / "tune-miniature.json").read_text())["measured"]
     assert measured[LONGER]["steps"] == 2
     assert measured[LONGER]["late"]["seeds"] == 1
