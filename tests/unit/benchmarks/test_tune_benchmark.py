@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
 from benchmarks import report
-from benchmarks.tune import COMPARED, CONTINUED, LONGER, WAYS, all_rows, known_rows, main
+from benchmarks.tune import COMPARED, CONTINUED, GRADIENT, LONGER, WAYS, all_rows, known_rows, main
 from benchmarks.tuning.carried import write_brook, write_part
 from benchmarks.tuning.rows import Rows, wins
 from benchmarks.tuning.spent import POINTS, SpentTime
@@ -62,6 +63,12 @@ def test_what_matters_most_is_done_first() -> None:
     last_that_ships = max(rows.index(f"late/{LONGER}/{seed}") for seed in range(3))
     assert all(last_that_ships < rows.index(f"{way}/0") for way in COMPARED)
     assert all(rows.index(f"{CONTINUED}/{seed}") < rows.index(f"{LONGER}/{seed}") for seed in range(3))
+
+
+def test_the_page_says_what_the_benchmark_follows_gradients_with() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "tuning.md").read_text()
+    (block,) = (part.partition("```")[0] for part in page.split("```toml\n")[1:] if part.startswith('algorithm = "gradient"'))
+    assert msgspec.toml.decode(block.encode()) == GRADIENT
 
 
 def test_steps_that_are_made_again_after_a_cut_are_counted_once(tmp_path: Path) -> None:
