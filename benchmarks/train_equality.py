@@ -2,11 +2,12 @@
 
     python -m benchmarks.train_equality
     python -m benchmarks.train_equality --models tiny --only "ZeRO 3" FSDP2 --json
+    python -m benchmarks.train_equality --missing      # what has no row in the last result: it goes on where it was stopped
     python -m benchmarks.train_equality --page         # writes the last result into docs/training.md
 
 Real processes over gloo, float32, 50 steps of diffusion forcing with AdamW and clipping. A row's difference is the largest of
 two: that of any loss, relative to it, and that of any parameter, relative to its norm. What is not measured again keeps the row
-that it had, with the commit it was of: models can be run one at a time. Brook's own DiT learns from half as many rows a step.
+that it had, with the commit it was of: models can be run one at a time, and every row is written when it is there.
 """
 
 from __future__ import annotations
@@ -41,14 +42,13 @@ CHUNKS, FRAMES_PER_CHUNK, WINDOW, LATENT_SIZE, BATCH, STEPS = 3, 2, 4, (8, 8), 8
 AT_MOST = 1e-5
 OPTIONS = StepOptions(clip=0.5)
 SAVE_EVERY = 2
+RESULT = RESULTS / "train_equality.json"
 _TINY = DiTConfig(layers=4, width=48, heads=4, ffn=96, channels=4, text_width=16, text_tokens=4, time_features=32)
 MODELS = {
     "two-blocks": replace(_TINY, layers=2),
     "tiny": _TINY,
     "brook-size": find_model("brook").dit,
 }
-BATCHES = {"brook-size": 4}
-"""Of models that a step of the whole batch would take long."""
 STRATEGIES = {
     "own data parallel": ParallelPlan(dp=4),
     "own data parallel, accumulated": ParallelPlan(dp=2, micro_batches=2),
@@ -88,8 +88,8 @@ def train(
     rank: int, model: str, plan: ParallelPlan, steps: int, folder: Path | None = None, options: StepOptions = OPTIONS
 ) -> Trained:
     """On one rank of a process group, or alone. With a folder it goes on where that was left, and keeps every other step."""
-    config, batch, device = MODELS[model], BATCHES.get(model, BATCH), torch.device("cpu")
-    plan.check(config, batch)
+    config, device = MODELS[model], torch.device("cpu")
+    plan.check(config, BATCH)
     torch.manual_seed(0)
     dit = CausalDiT(config)
     sequence = ChunkedSequence(diffusion_forced(CHUNKS, FRAMES_PER_CHUNK, WINDOW), config, LATENT_SIZE, device)
@@ -107,7 +107,7 @@ def train(
     checkpoints = Checkpoints(folder, learner) if folder is not None else None
     done = checkpoints.load(checkpoints.newest) if checkpoints and checkpoints.newest else 0
     losses = list[float]()
-    for step, rows in enumerate(batches(config, done, steps, batch), start=done + 1):
+    for step, rows in enumerate(batches(config, done, steps), start=done + 1):
         losses.append(float(learner.learn(learner.mine(rows)).loss))
         if checkpoints and step % SAVE_EVERY == 0:
             checkpoints.save(step)
@@ -120,16 +120,16 @@ def mean_square(flow: Tensor, target: Tensor) -> Tensor:
     return (flow - target).square().mean()
 
 
-def batches(config: DiTConfig, done: int, steps: int, batch: int = BATCH) -> Iterator[FlowRows]:
+def batches(config: DiTConfig, done: int, steps: int) -> Iterator[FlowRows]:
     """The same whatever the number of ranks, each of which takes its rows of the whole, and wherever one begins."""
     for step in range(done, steps):
         generator = torch.Generator().manual_seed(step)
         frames = CHUNKS * FRAMES_PER_CHUNK
-        clean, noise = torch.randn(2, batch, frames, config.channels, *LATENT_SIZE, generator=generator)
+        clean, noise = torch.randn(2, BATCH, frames, config.channels, *LATENT_SIZE, generator=generator)
         clean = clean.cumsum(dim=1) / frames**0.5  # something to learn: frames are like those before them
-        level = torch.rand(batch, CHUNKS, generator=generator).repeat_interleave(FRAMES_PER_CHUNK, dim=1)
+        level = torch.rand(BATCH, CHUNKS, generator=generator).repeat_interleave(FRAMES_PER_CHUNK, dim=1)
         mixed = torch.lerp(clean, noise, level[..., None, None, None])
-        text = torch.randn(batch, config.text_tokens, config.text_width, generator=generator)
+        text = torch.randn(BATCH, config.text_tokens, config.text_width, generator=generator)
         yield FlowRows(mixed, 1000 * level, text, noise - clean)
 
 
@@ -144,18 +144,17 @@ def _relative(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-def rows(models: list[str], only: list[str], steps: int) -> Iterator[dict[str, Any]]:
-    for model in models:
+def rows(wanted: dict[str, list[str]], steps: int) -> Iterator[dict[str, Any]]:
+    """Of these strategies of each model."""
+    for model, strategies in wanted.items():
         alone = train(0, model, ParallelPlan(), steps)
-        for name, plan in STRATEGIES.items():
-            if only and not any(word in name for word in only):
-                continue
+        for name in strategies:
+            plan = STRATEGIES[name]
             found = run_ranks(train, plan.world_size, model, plan, steps, timeout_s=3600.0)[0]
             yield {
                 "model": model,
                 "strategy": name,
                 "ranks": plan.world_size,
-                "batch": BATCHES.get(model, BATCH),
                 "difference": difference(found, alone),
                 "commit": current_commit(),
                 "first_loss": alone.losses[0],
@@ -184,40 +183,54 @@ def table(report: dict[str, Any]) -> Iterator[str]:
     yield f"{report['hardware']['cpu'] or 'ARM CPU'}, torch {report['versions']['torch']}, commit {commits}."
 
 
-def write(found: list[dict[str, Any]], steps: int, missed: list[str]) -> None:
-    """With the rows of other models that were measured alike, by the same torch."""
-    path, frames = RESULTS / "train_equality.json", CHUNKS * FRAMES_PER_CHUNK
-    last = json.loads(path.read_text())
-    about = {"steps": steps, "frames": frames, "window": WINDOW, "dtype": "float32"}
+def rows_before(about: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of the last result, where they were measured alike, by the same torch."""
+    last = json.loads(RESULT.read_text())
     is_alike = last["configuration"] == about and last["versions"]["torch"] == str(torch.__version__)
-    before = last["measured"]["rows"] if is_alike else []
-    write_report("train_equality", about, {"at_most": AT_MOST, "missed": missed, "rows": merged(found, before)})
+    return last["measured"]["rows"] if is_alike else []
+
+
+def chosen(models: list[str], only: list[str], without: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Strategies by model, those of them that have one of these words in their name, less those with a row."""
+    have = {(each["model"], each["strategy"]) for each in without}
+    wanted = {
+        model: [name for name in STRATEGIES if (model, name) not in have and (not only or any(word in name for word in only))]
+        for model in models
+    }
+    return {model: names for model, names in wanted.items() if names}
+
+
+def names_of_missed(found: Iterable[dict[str, Any]]) -> list[str]:
+    return [f"{each['model']}, {each['strategy']}" for each in found if not each["difference"] <= AT_MOST]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", default=["tiny", "brook-size"], choices=list(MODELS))
-    parser.add_argument(
-        "--only", nargs="*", default=[], help="strategies whose name has one of these in it; nothing is written"
-    )
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--only", nargs="*", default=[], help="strategies whose name has one of these in it")
+    parser.add_argument("--missing", action="store_true", help="only what has no row in the last result")
+    parser.add_argument("--steps", type=int, default=STEPS, help="nothing is written of more or fewer than are asked for")
     parser.add_argument("--json", action="store_true", help="a line for each strategy")
     parser.add_argument("--page", action="store_true", help="write the last result into docs/training.md and train nothing")
     options = parser.parse_args()
     if options.page:
-        report = json.loads((RESULTS / "train_equality.json").read_text())
-        write_between(RESULTS.parents[1] / "docs" / "training.md", "benchmarks.train_equality", table(report))
+        write_between(
+            RESULTS.parents[1] / "docs" / "training.md", "benchmarks.train_equality", table(json.loads(RESULT.read_text()))
+        )
         return
+    frames = CHUNKS * FRAMES_PER_CHUNK
+    about = {"steps": options.steps, "batch": BATCH, "frames": frames, "window": WINDOW, "dtype": "float32"}
+    before = rows_before(about)
     found = list[dict[str, Any]]()
-    try:
-        for each in rows(options.models, options.only, options.steps):
-            found.append(each)
-            line = json.dumps(each) if options.json else f"{each['model']:12}{each['strategy']:34}{each['difference']:.1e}"
-            print(line, file=sys.stdout if options.json else sys.stderr, flush=True)
-    finally:  # what was measured is kept when the rest is not
-        missed = [f"{each['model']}, {each['strategy']}" for each in found if not each["difference"] <= AT_MOST]
-        if not options.only:
-            write(found, options.steps, missed)
+    for each in rows(chosen(options.models, options.only, before if options.missing else []), options.steps):
+        found.append(each)
+        line = json.dumps(each) if options.json else f"{each['model']:12}{each['strategy']:34}{each['difference']:.1e}"
+        print(line, file=sys.stdout if options.json else sys.stderr, flush=True)
+        if options.steps == STEPS:
+            kept = merged(found, before)
+            measured = {"at_most": AT_MOST, "missed": names_of_missed(kept), "rows": kept}
+            write_report("train_equality", about, measured, shown=False)
+    missed = names_of_missed(found)
     sys.exit(f"differs by more than {AT_MOST:g}: {'; '.join(missed)}" if missed else 0)
 
 
