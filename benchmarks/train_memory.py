@@ -3,9 +3,10 @@
     python -m benchmarks.train_memory
     python -m benchmarks.train_memory --only fsdp
 
-Real processes over gloo, float32, two steps of diffusion forcing with AdamW; the second is weighed. Every tensor that an
-operation makes counts until it dies, and beside them the weights and what the optimiser keeps. What is planned is
-`learning_peak` of `planner/training.py`.
+Real processes over gloo, two steps of diffusion forcing with AdamW; the second is weighed. Every tensor that an operation
+makes counts until it dies, and beside them the weights and what the optimiser keeps. All of it is float32, but with *masters*
+weights, gradients and activations are bfloat16 beside float32 weights that learn. What is planned is `learning_peak` of
+`planner/training.py`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from millstream.models.adapters import add_adapters
 from millstream.models.dit import CausalDiT
 from millstream.parallel.training.groups import create_training_groups
 from millstream.parallel.training.learner import Learner, PipelineLearner, ZeroLearner, make_learner
+from millstream.parallel.training.optimisers.choice import OptimiserChoice
+from millstream.parallel.training.optimisers.masters import Masters
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.task import FlowRows, StepOptions, TrainingTask
 from millstream.planner.bubbles import TRAINED, held_micro_batches
@@ -49,6 +52,11 @@ CHUNKS, FRAMES_PER_CHUNK, WINDOW, LATENT_SIZE = 3, 2, 4, (16, 16)
 class Way(NamedTuple):
     plan: ParallelPlan = ParallelPlan()
     lora_rank: int = 0
+    masters: bool = False
+
+    @property
+    def learning_bytes(self) -> int:
+        return 2 if self.masters else 4
 
 
 WAYS = {
@@ -64,6 +72,15 @@ WAYS = {
     "context parallel": Way(ParallelPlan(cp=2)),
     "pipeline, 1F1B": Way(ParallelPlan(pp=2, micro_batches=3)),
     "LoRA": Way(lora_rank=2),
+    "masters": Way(masters=True),
+    "masters, own data parallel": Way(ParallelPlan(dp=2), masters=True),
+    "masters, DDP": Way(ParallelPlan(dp=2, data="ddp"), masters=True),
+    "masters, ZeRO 1": Way(ParallelPlan(dp=2, data="zero1"), masters=True),
+    "masters, ZeRO 2": Way(ParallelPlan(dp=2, data="zero2"), masters=True),
+    "masters, ZeRO 3": Way(ParallelPlan(dp=2, data="zero3"), masters=True),
+    "masters, tensor parallel": Way(ParallelPlan(tp=2), masters=True),
+    "masters, context parallel": Way(ParallelPlan(cp=2), masters=True),
+    "masters, pipeline, 1F1B": Way(ParallelPlan(pp=2, micro_batches=3), masters=True),
 }
 
 
@@ -71,7 +88,7 @@ def live_bytes(rank: int, way: Way, recompute: Recompute, config: DiTConfig = CO
     """Of a rank at the fullest moment of its second step."""
     device, plan, rows, frames = torch.device("cpu"), way.plan, way.plan.micro_batches, CHUNKS * FRAMES_PER_CHUNK
     torch.manual_seed(0)
-    dit = CausalDiT(config)
+    dit = CausalDiT(config).to(torch.bfloat16 if way.masters else torch.float32)
     if way.lora_rank:
         dit.requires_grad_(requires_grad=False)
         add_adapters(dit, rank=way.lora_rank, alpha=1.0, parts=("self_attn", "cross_attn", "ffn"))
@@ -83,7 +100,11 @@ def live_bytes(rank: int, way: Way, recompute: Recompute, config: DiTConfig = CO
             loss=mean_square,
             plan=plan,
             groups=create_training_groups(plan, device),
-            options=StepOptions(recompute=recompute),
+            options=StepOptions(
+                recompute=recompute,
+                precision="bf16" if way.masters else "fp32",
+                optimiser=OptimiserChoice(masters=way.masters),
+            ),
         )
     )
     latents = torch.randn(rows, frames, config.channels, *LATENT_SIZE)
@@ -100,6 +121,8 @@ def live_bytes(rank: int, way: Way, recompute: Recompute, config: DiTConfig = CO
 def lasting(learner: Learner, dit: CausalDiT) -> list[Tensor]:
     """Weights and what the optimiser keeps."""
     kept = [value for state in learner.optimiser.state.values() for value in state.values()]
+    if isinstance(learner.optimiser, Masters):
+        kept += learner.optimiser.masters.values()
     mine = [unit.mine for unit in learner._zero.units] if isinstance(learner, ZeroLearner) else []
     held = learner._pipeline.module if isinstance(learner, PipelineLearner) else dit
     return [*held.parameters(), *mine, *kept]
@@ -127,8 +150,16 @@ def planned_bytes(way: Way, recompute: Recompute, config: DiTConfig = CONFIG) ->
         tp=plan.tp,
         passes=held_micro_batches(TRAINED[plan.schedule], plan.pp, plan.micro_batches) if plan.pp > 1 else 1,
         gathered=gathered_parameters(config, plan.data, shards),
+        learning_bytes=way.learning_bytes,
     )
-    state = learner_state(learns, 0 if learns == whole else whole, data=plan.data, ranks=shards)
+    state = learner_state(
+        learns,
+        0 if learns == whole else whole,
+        data=plan.data,
+        ranks=shards,
+        learning_bytes=way.learning_bytes,
+        masters=way.masters,
+    )
     return learning_peak(work, state, accumulates=plan.keeps_gradients)
 
 
@@ -162,7 +193,7 @@ def main() -> None:
     for each in rows(options.only):
         found.append(each)
         print(
-            f"{each['plan']:20}{each['shape']:8}{each['recompute']:12}{each['live_bytes']:12}{each['difference']:+.1%}",
+            f"{each['plan']:28}{each['shape']:8}{each['recompute']:12}{each['live_bytes']:12}{each['difference']:+.1%}",
             file=sys.stderr,
             flush=True,
         )
