@@ -256,6 +256,8 @@ PLAIN: dict[Recompute, Walks] = {
     "full": Walks(1, 0),
 }
 """Kept of a block operation by operation, in what its weights are in; and beside it where it goes back."""
+NARROW = PLAIN | {"none": Walks(10, 2, 18)}
+"""The same in bfloat16: norms and phases of q and k are float32 there, beside what they are made of."""
 PLAIN_AT_WORK: dict[Recompute, Walks] = {
     "none": Walks(6, 0),
     "selective": Walks(2, 1),
@@ -353,7 +355,7 @@ def _turn_bytes(work: LearningWork, kept: float, whole: float) -> float:
 def _kept_bytes(work: LearningWork, recompute: Recompute) -> float:
     """Of one block, for its way back. Residuals are float32 where the modulations that they are made with are."""
     if not work.is_compiled:
-        plain = ADAPTED if work.is_frozen else PLAIN
+        plain = ADAPTED if work.is_frozen else NARROW if work.learning_bytes == VALUE_BYTES else PLAIN
         return work.learning_bytes / VALUE_BYTES * plain[recompute].bytes(work.dit, work.tokens, work.tp)
     residual = 2 if work.learning_bytes == 4 and not work.is_frozen else 1
     kept = {
