@@ -1,7 +1,8 @@
 """Live bytes of a training step on CPU ranks at its fullest moment, by every way to recompute and to share, and the plan's.
 
     python -m benchmarks.train_memory
-    python -m benchmarks.train_memory --only fsdp
+    python -m benchmarks.train_memory --only fsdp       # the other rows stay as they were, with the commit they are of
+    python -m benchmarks.train_memory --page            # writes the last result into docs/training.md
 
 Real processes over gloo, two steps of diffusion forcing with AdamW; the second is weighed. Every tensor that an operation
 makes counts until it dies, and beside them the weights and what the optimiser keeps. All of it is float32, but with *masters*
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,8 +25,10 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from benchmarks.report import write_report
+from benchmarks.pages import row, write_between
+from benchmarks.report import RESULTS, write_report
 from benchmarks.train_equality import mean_square
+from millstream.commands.report import current_commit
 from millstream.core.config import DiTConfig, Recompute
 from millstream.models.adapters import add_adapters
 from millstream.models.dit import CausalDiT
@@ -41,6 +45,7 @@ from tests.dist.ranks import run_ranks
 from tests.unit.live_bytes import LiveBytes
 
 WITHIN = 0.05
+RESULT = RESULTS / "train_memory.json"
 CONFIG = DiTConfig(layers=6, width=48, heads=2, ffn=192, channels=4, text_width=16, text_tokens=4, time_features=32)
 UNSEEN = DiTConfig(layers=10, width=80, heads=4, ffn=240, channels=6, text_width=24, text_tokens=6, time_features=32)
 """A shape that no formula was written with in view."""
@@ -182,13 +187,55 @@ def rows(only: list[str]) -> Iterator[dict[str, Any]]:
                 "live_bytes": held,
                 "planned_bytes": round(planned),
                 "difference": held / planned - 1,
+                "commit": current_commit(),
             }
+
+
+def rows_before(report: dict[str, Any], about: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of a result whose shapes are those of now."""
+    is_alike = report["configuration"].items() >= about.items()
+    return [{"commit": report["commit"]} | each for each in report["measured"]["rows"]] if is_alike else []
+
+
+def merged(found: list[dict[str, Any]], before: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of now in the place of those before them."""
+    by_name = {(each["plan"], each["shape"], each["recompute"]): each for each in (*before, *found)}
+    keys = ((name, *case) for name in WAYS for case in CASES)
+    return [by_name[key] for key in keys if key in by_name]
+
+
+def table(report: dict[str, Any]) -> Iterator[str]:
+    """Of a result, for a page: the shape that is further from its plan."""
+    found, ways = report["measured"]["rows"], get_args(Recompute)
+    furthest = dict[tuple[str, str], float]()
+    for each in found:
+        key = each["plan"], each["recompute"]
+        furthest[key] = max(each["difference"], furthest.get(key, 0.0), key=abs)
+    yield row(("live bytes beside the plan", *ways))
+    yield row(["---"] * (1 + len(ways)))
+    for name in dict.fromkeys(each["plan"] for each in found):
+        yield row((name, *(f"{furthest[name, how]:+.1%}" if (name, how) in furthest else "" for how in ways)))
+    yield ""
+    commits = ", ".join(f"`{each}`" for each in dict.fromkeys(each["commit"] for each in found))
+    yield f"{report['hardware']['cpu'] or 'ARM CPU'}, torch {report['versions']['torch']}, commit {commits}."
+
+
+def names_of_missed(found: list[dict[str, Any]]) -> list[str]:
+    return [f"{each['plan']}, {each['shape']}, {each['recompute']}" for each in found if abs(each["difference"]) > WITHIN]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", default=[], help="plans whose name has one of these in it; nothing is written")
+    parser.add_argument("--only", nargs="*", default=[], help="plans whose name has one of these in it")
+    parser.add_argument("--page", action="store_true", help="write the last result into docs/training.md and weigh nothing")
     options = parser.parse_args()
+    report = json.loads(RESULT.read_text())
+    if options.page:
+        write_between(RESULTS.parents[1] / "docs" / "training.md", "benchmarks.train_memory", table(report))
+        return
+    dits = {name: str(config) for name, config in SHAPES.items()}
+    about = {"dit": dits, "latent_size": list(LATENT_SIZE), "frames": CHUNKS * FRAMES_PER_CHUNK}
+    before = rows_before(report, about)
     found = list[dict[str, Any]]()
     for each in rows(options.only):
         found.append(each)
@@ -197,11 +244,10 @@ def main() -> None:
             file=sys.stderr,
             flush=True,
         )
-    missed = [f"{each['plan']}, {each['shape']}, {each['recompute']}" for each in found if abs(each["difference"]) > WITHIN]
-    if not options.only:
-        dits = {name: str(config) for name, config in SHAPES.items()}
-        about = {"dit": dits, "latent_size": LATENT_SIZE, "frames": CHUNKS * FRAMES_PER_CHUNK, "dtype": "float32"}
-        write_report("train_memory", about, {"within": WITHIN, "missed": missed, "rows": found})
+        kept = merged(found, before)
+        measured = {"within": WITHIN, "missed": names_of_missed(kept), "rows": kept}
+        write_report("train_memory", about, measured, shown=False)
+    missed = names_of_missed(found)
     sys.exit(f"off the plan by more than {WITHIN:.0%}: {'; '.join(missed)}" if missed else 0)
 
 
