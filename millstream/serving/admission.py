@@ -147,6 +147,8 @@ class Admission(Room):
         bids = self.bids(self._present)
         if bids is None:
             return {}
+        if len(bids) == 1:
+            bids = [replace(bids[0], seconds=self._first_margin(*self._present) * bids[0].seconds)]
         rates = kept_rates(bids, self.promises)
         return {request.session_id: fps for request, fps in zip(self._present, rates, strict=True)}
 
@@ -165,9 +167,15 @@ class Admission(Room):
 
     def chunk_s(self, session_id: str) -> float | None:
         """What a chunk of it is counted on to take of a device that is its own as far as was promised; None if not known."""
-        entry = self._entries[session_id]
-        estimate = self.times.estimate(entry.request.geometry)
-        return None if estimate is None else estimate.seconds / self.config.share
+        request = self._entries[session_id].request
+        estimate = self.times.estimate(request.geometry)
+        return None if estimate is None else self._first_margin(request) * estimate.seconds / self.config.share
+
+    def started_slowly(self, session_id: str, seconds: float) -> bool:
+        """Whether its first chunk took longer than is counted on: those after it do more, and will too."""
+        request = self._entries[session_id].request
+        estimate = self.times.estimate(request.geometry)
+        return self._first_margin(request) > 1 and estimate is not None and seconds > estimate.seconds
 
     def slack_s(self, session_id: str) -> float:
         """By how much a chunk of it has lately taken longer than is counted on."""
@@ -197,6 +205,12 @@ class Admission(Room):
     @property
     def _present(self) -> tuple[Request, ...]:
         return tuple(entry.request for entry in self._placed)
+
+    def _first_margin(self, request: Request) -> float:
+        """Of one for which nobody has to make room, until it is measured: it may be slower than it was with nobody there."""
+        estimate = self.times.estimate(request.geometry)
+        unproven = estimate is not None and not estimate.proven
+        return self.config.first_margin if unproven and request.rate != "strict" and len(self._placed) == 1 else 1.0
 
     def _answer(self, entry: _Entry, now: float) -> Answer:
         request, comes_back = entry.request, entry.life.state == "parked"
@@ -237,7 +251,8 @@ class Admission(Room):
             rather = "" if request.rate == "auto" else f" instead of {request.pace.fps:g}"
             beside = " beside other sessions" if len(self._present) > 1 else ""
             until = ", until there is room for its own rate again" if request.yields else ""
-            return f"plays {fps:g} frames a second{rather}, which this device keeps{beside}{until}: {took}"
+            first, measured = (" at first", " with nobody watching") if self._first_margin(request) > 1 else ("", "")
+            return f"plays {fps:g} frames a second{rather}{first}, which this device keeps{beside}{until}: {took}{measured}"
         share = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish()).at(fps).share
         made_for = f", the rate {request.geometry.model} was made for" if request.rate == "auto" else ""
         return f"plays {fps:g} frames a second{made_for}: takes {share:.2f} of the device, {took}"
