@@ -164,7 +164,7 @@ class StreamConfig:
         if self.anchor not in ("off", "latent", "decoded"):
             raise ConfigError(f"anchor must be off, latent or decoded, got {self.anchor!r}")
         if not MIN_FPS <= self.fps <= MAX_FPS:
-            raise ConfigError(f"fps must be between {MIN_FPS:g} and {MAX_FPS:g}, got {self.fps:g}")
+            raise ConfigError(f"fps must be between {MIN_FPS:g} and {MAX_FPS:g}, got {self.fps:.9g}")
         if not (math.isfinite(self.shift) and self.shift > 0):
             raise ConfigError(f"shift must be above 0, got {self.shift}")
         check_steps(self.noise_levels(self.steps))
