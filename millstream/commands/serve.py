@@ -58,8 +58,8 @@ log = logging.getLogger(__name__)
 MEMORY_SHARE = 0.5
 """Of what is free once the model is loaded: the rest is for activations, pictures and everybody else."""
 SHARED_CORES = 1.4
-"""Times what a chunk took on a CPU with nobody there, until one was made beside those who watch: a browser on the same two
-cores was seen to make it a quarter more."""
+"""Times what a chunk took on a CPU, until one was made beside those who watch, and after one was late: a browser on the same
+two cores was seen to make it a quarter more."""
 STOP_S = 5
 """For requests under way, once it is told to stop."""
 NO_LIMITS = ClientRates(requests=(1e9, 1e9), saves=(1e9, 1e9), uploads=(1e9, 1e9), offers=(1e9, 1e9))
@@ -262,7 +262,7 @@ def _service(request: ServeRequest, engine: Engine) -> Service:
             share=request.share,
             max_waiting=request.max_waiting,
             longest_chunk_s=request.longest_chunk_s,
-            first_margin=SHARED_CORES if engine.device.type == "cpu" else 1.0,
+            margin=SHARED_CORES if engine.device.type == "cpu" else 1.0,
         ),
         session_bytes=partial(_declared_bytes, engine),
         batch=request.batch,

@@ -36,6 +36,8 @@ from millstream.session.timeline import TimelineState
 
 LEARN_S = 0.03
 """So often at most admission hears what chunks took, and rates follow: chunks of a few milliseconds are told in one go."""
+LATE = 0.1
+"""Of a chunk's playing time: what comes later than that costs its session some of its rate."""
 MAX_CATCH_UP = 64
 """Chunks."""
 
@@ -203,6 +205,7 @@ class SessionTable:
         entry, now = self.entries[landing.session.id], time.monotonic()
         assert entry.session is not None, f"{entry.label} was never let in"
         lateness_s = self.scheduler.dry_s(entry.session_id, now)
+        self.admission.note_late(entry.session_id, lateness_s > LATE * entry.request.pace.at(entry.fps).media_s)
         if landing.teaches:
             self._note_time(entry, landing, is_first=chunk.index == 0)
         fps = self._chunk_fps(entry, landing.num_frames)

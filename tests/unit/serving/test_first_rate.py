@@ -21,12 +21,12 @@ ALONE_S = 1.3
 
 
 @contextmanager
-def warmed(chunk_s: float, first_margin: float = SHARED_CORES) -> Iterator[SessionStates]:
+def warmed(chunk_s: float, margin: float = SHARED_CORES) -> Iterator[SessionStates]:
     """A server whose trials are over."""
     states = SessionStates()
     try:
         admission = states.table.admission
-        admission.config = replace(admission.config, first_margin=first_margin)
+        admission.config = replace(admission.config, margin=margin)
         states.engine.chunk_s = chunk_s
         states.service._trials.warm_up([states.config(64, 16.0)])
         yield states
@@ -99,6 +99,41 @@ def test_a_machine_that_is_busy_since_its_trials_is_seen_by_the_first_chunk_and_
         assert rates(states, name)[-1] == pytest.approx(0.98 * 12 / 4.0, rel=0.05)
 
 
+def become_busier(states: SessionStates) -> str:
+    name = come(states)
+    play(states, 60.0)
+    for chunk_s in (2.0, 2.6, 3.0):
+        states.engine.chunk_s = chunk_s
+        play(states, 2 * chunk_s)
+    play(states, 30.0)
+    return name
+
+
+def test_one_that_was_late_is_given_room_and_a_machine_that_becomes_busier_stalls_it_for_less_time() -> None:
+    with warmed(1.0) as states:
+        name = become_busier(states)
+        stalled = stalled_s(states, name)
+        notes = [notice.note for notice in states.told[name] if isinstance(notice, Rated)]
+        assert "plays 4.1 frames a second for now, which this device keeps: a chunk takes 2.00 s and was late" in notes
+        assert rates(states, name)[-1] == 3.9, "what it keeps"
+    with warmed(1.0, margin=1.0) as states:
+        assert stalled < 0.6 * stalled_s(states, become_busier(states))
+
+
+def test_a_chunk_that_is_hardly_late_costs_nothing_of_the_rate() -> None:
+    with warmed(1.0) as states:
+        name = come(states)
+        play(states, 60.0)
+        before = rates(states, name)
+        states.engine.chunk_s, made = 1.1, len(states.told[name])
+        while len(states.told[name]) == made:
+            play(states, 0.01)
+        states.engine.chunk_s = 1.0
+        play(states, 20.0)
+        assert 0 < stalled_s(states, name) < 0.1
+        assert rates(states, name) == before
+
+
 def test_media_time_goes_on_where_the_last_chunk_ended_while_the_rate_changes() -> None:
     with warmed(ALONE_S) as states:
         name = come(states)
@@ -136,7 +171,7 @@ def test_a_margin_refuses_nobody_and_slows_nobody_who_is_there() -> None:
 
 
 def test_a_device_of_its_own_has_no_margin() -> None:
-    with warmed(ALONE_S, first_margin=1.0) as states:
+    with warmed(ALONE_S, margin=1.0) as states:
         assert rates(states, come(states)) == [9.0]
-    with pytest.raises(ConfigError, match="first margin"):
-        AdmissionConfig(memory_bytes=1, first_margin=0.9)
+    with pytest.raises(ConfigError, match="margin must"):
+        AdmissionConfig(memory_bytes=1, margin=0.9)
