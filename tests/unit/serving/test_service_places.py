@@ -317,7 +317,7 @@ def test_what_is_recorded_is_recorded_before_it_is_ready_and_what_was_measured_i
     service = Service(engine, admission=AdmissionConfig(memory_bytes=BYTES), session_bytes=lambda config: BYTES)
     measured = []
     add = service.table.admission.times.add
-    service.table.admission.times.add = lambda shape, seconds: (measured.append(tape.replayed), add(shape, seconds))
+    service.table.admission.times.add = lambda *what, **how: (measured.append(tape.replayed), add(*what, **how))
     service.start(warm_up=[config(engine)])
     assert service.ready.wait(PATIENCE_S)
     service.close()
