@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from millstream.core.errors import RankRaised
@@ -31,10 +31,36 @@ def started(function: Callable[..., Any], size: int, *args: Any) -> Iterator[Sta
 def run_ranks(function: Callable[..., Any], size: int, *args: Any, timeout_s: float = 60.0) -> list[Any]:
     """`function(rank, *args)` on `size` ranks; their answers in the order of ranks."""
     with started(function, size, *args) as running:
-        try:
-            return running.answers(timeout_s)
-        except RankRaised as error:
-            raise RankFailed(f"{error}\n{error.trace}") from None
+        return _answers(running, timeout_s)
+
+
+_KEPT: dict[int, tuple[ExitStack, StartedRanks]] = {}
+"""By their number, with what ends them."""
+
+
+def run_on_kept_ranks(function: Callable[..., Any], size: int, *args: Any, timeout_s: float = 60.0) -> list[Any]:
+    """As `run_ranks`, on processes that stay until `end_kept_ranks`. For functions that leave nothing behind but process groups."""
+    if size not in _KEPT:
+        stack = ExitStack()
+        _KEPT[size] = stack, stack.enter_context(ranks.started(size, group_timeout_s=GROUP_TIMEOUT_S))
+    try:
+        _KEPT[size][1].ask(_without_world, function, *args)
+        return _answers(_KEPT[size][1], timeout_s)
+    except BaseException:
+        _KEPT.pop(size)[0].close()  # nobody knows where the others are
+        raise
+
+
+def end_kept_ranks() -> None:
+    while _KEPT:
+        _KEPT.popitem()[1][0].close()
+
+
+def _answers(running: StartedRanks, timeout_s: float) -> list[Any]:
+    try:
+        return running.answers(timeout_s)
+    except RankRaised as error:
+        raise RankFailed(f"{error}\n{error.trace}") from None
 
 
 def _without_world(rank: int, world: int, function: Callable[..., Any], *args: Any) -> Any:
