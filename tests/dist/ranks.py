@@ -1,7 +1,8 @@
 """Real processes with a real process group for tests: a function runs on every rank, its answers come back in order.
 
 A rank that raises ends the others, and the test shows its traceback. Nothing outlives its time: whoever is not done by
-then is killed, and the test fails. Processes are forked from a server that has imported torch, so a start is quick.
+then is killed, and the test fails. Processes are forked from a server that has imported torch, so a start is quick. Those
+that stay for the next function of a module (`run_on_kept_ranks`) start once, and torch's first calls are paid once.
 """
 
 from __future__ import annotations
@@ -37,13 +38,20 @@ class RankFailed(AssertionError):
 
 
 class Ranks:
-    """The processes of one test, rank by rank."""
+    """Processes of one group, rank by rank, and the folder that they meet in."""
 
-    def __init__(self, processes: Sequence[Any], answers: Sequence[Connection]) -> None:
-        self.processes, self._connections = processes, answers
+    def __init__(
+        self, processes: Sequence[Any], connections: Sequence[Connection], folder: tempfile.TemporaryDirectory[str]
+    ) -> None:
+        self.processes, self._connections, self._folder = processes, connections, folder
 
     def kill(self, rank: int) -> None:
         self.processes[rank].kill()
+
+    def ask(self, function: Callable[..., Any], *args: Any) -> None:
+        """Begin `function(rank, *args)` on every rank."""
+        for connection in self._connections:
+            connection.send_bytes(pickle.dumps((function, args)))
 
     def answers(self, timeout_s: float) -> list[Any]:
         """What the function gave on every rank, or the first failure."""
@@ -73,6 +81,14 @@ class Ranks:
             raise RankFailed(f"ranks {left} were still there after {timeout_s} s")
         return time.monotonic() - began
 
+    def end(self) -> None:
+        """No process is left afterwards."""
+        for process in self.processes:
+            process.kill()
+            process.join()
+        self.release()
+        self._folder.cleanup()
+
     def _answer(self, rank: int, connection: Connection) -> Any:
         try:
             ok, answer = pickle.loads(connection.recv_bytes())
@@ -84,31 +100,34 @@ class Ranks:
         return answer
 
 
+def start(size: int, group_timeout_s: float = 60.0) -> Ranks:
+    """`size` ranks of one gloo process group, which wait for functions."""
+    folder = tempfile.TemporaryDirectory()
+    store = Path(folder.name) / "rendezvous"
+    pairs = [_CONTEXT.Pipe() for _ in range(size)]
+    processes = [
+        _CONTEXT.Process(target=_serve, args=(rank, size, str(store), group_timeout_s, theirs), daemon=True)
+        for rank, (_, theirs) in enumerate(pairs)
+    ]
+    for process in processes:
+        process.start()
+    for _, theirs in pairs:
+        theirs.close()
+    return Ranks(processes, [ours for ours, _ in pairs], folder)
+
+
 @contextmanager
 def started(function: Callable[..., Any], size: int, *args: Any, group_timeout_s: float = 60.0) -> Iterator[Ranks]:
     """`function(rank, *args)` on `size` ranks of one gloo process group; no process is left afterwards.
 
     The function must be importable by name. Its answer travels as a pickle.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        store = Path(folder) / "rendezvous"
-        pairs = [_CONTEXT.Pipe() for _ in range(size)]
-        processes = [
-            _CONTEXT.Process(target=_run, args=(function, rank, size, str(store), group_timeout_s, theirs, args), daemon=True)
-            for rank, (_, theirs) in enumerate(pairs)
-        ]
-        for process in processes:
-            process.start()
-        for _, theirs in pairs:
-            theirs.close()
-        try:
-            yield Ranks(processes, [ours for ours, _ in pairs])
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
-            for ours, _ in pairs:
-                ours.close()
+    ranks = start(size, group_timeout_s)
+    try:
+        ranks.ask(function, *args)
+        yield ranks
+    finally:
+        ranks.end()
 
 
 def run_ranks(function: Callable[..., Any], size: int, *args: Any, timeout_s: float = 60.0) -> list[Any]:
@@ -117,29 +136,44 @@ def run_ranks(function: Callable[..., Any], size: int, *args: Any, timeout_s: fl
         return ranks.answers(timeout_s)
 
 
-def _run(
-    function: Callable[..., Any],
-    rank: int,
-    size: int,
-    store: str,
-    group_timeout_s: float,
-    parent: Connection,
-    args: tuple[Any, ...],
-) -> None:
+_KEPT: dict[int, Ranks] = {}
+"""By their number; `tests/dist/conftest.py` ends them with the module that used them."""
+
+
+def run_on_kept_ranks(function: Callable[..., Any], size: int, *args: Any, timeout_s: float = 60.0) -> list[Any]:
+    """As `run_ranks`, on processes that stay. For functions that leave nothing behind but process groups."""
+    if size not in _KEPT:
+        _KEPT[size] = start(size)
+    try:
+        _KEPT[size].ask(function, *args)
+        return _KEPT[size].answers(timeout_s)
+    except BaseException:
+        _KEPT.pop(size).end()  # nobody knows where the others are
+        raise
+
+
+def end_kept_ranks() -> None:
+    while _KEPT:
+        _KEPT.popitem()[1].end()
+
+
+def _serve(rank: int, size: int, store: str, group_timeout_s: float, parent: Connection) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    try:
-        timeout = timedelta(seconds=group_timeout_s)
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timeout)
-        answer = True, function(rank, *args)
-    except BaseException:
-        answer = False, traceback.format_exc()
-    with suppress(OSError, EOFError):
-        parent.send_bytes(pickle.dumps(answer))
-        parent.recv_bytes()  # nothing ever comes: the parent lets go
+    with suppress(OSError, EOFError):  # the parent lets go
+        while True:
+            function, args = pickle.loads(parent.recv_bytes())
+            torch.manual_seed(0)
+            try:
+                if not dist.is_initialized():
+                    timeout = timedelta(seconds=group_timeout_s)
+                    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timeout)
+                answer = True, function(rank, *args)
+            except BaseException:
+                answer = False, traceback.format_exc()
+            parent.send_bytes(pickle.dumps(answer))
     # No destroy_process_group: a peer may be gone, and then it would wait for it.
     os._exit(0)
