@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Iterator
 from multiprocessing.forkserver import ensure_running
 
 import pytest
 
 from millstream.mesh.processes import COMPILER, PRELOADED
+from tests.dist.ranks import end_kept_ranks
 
 SLOW = [
     COMPILER,
@@ -23,3 +25,9 @@ SLOW = [
 def _warm_server() -> None:
     multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOADED, *SLOW])
     ensure_running()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nobody_stays_longer() -> Iterator[None]:
+    yield
+    end_kept_ranks()

@@ -17,7 +17,7 @@ from millstream.parallel.training.groups import create_training_groups
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.replicas import Replicas
 from millstream.parallel.training.zero import Unit, Zero
-from tests.dist.ranks import run_ranks
+from tests.dist.ranks import run_on_kept_ranks
 
 STEPS = 4
 CHOSEN = [
@@ -35,7 +35,7 @@ def alone(model: str) -> Trained:
 def test_losses_and_weights_are_those_of_one_process(name: str) -> None:
     plan = STRATEGIES[name]
     model = "two-blocks" if plan.pp == 1 else "tiny"
-    for found in run_ranks(train, plan.world_size, model, plan, STEPS):
+    for found in run_on_kept_ranks(train, plan.world_size, model, plan, STEPS):
         assert difference(found, alone(model)) < 1e-5
     assert alone(model).losses[-1] < alone(model).losses[0]
 
@@ -80,7 +80,7 @@ def _replicated(rank: int) -> dict[str, Any]:
 
 
 def test_copies_begin_alike_and_sum_gradients_while_the_backward_pass_goes_on() -> None:
-    first, second = run_ranks(_replicated, 2)
+    first, second = run_on_kept_ranks(_replicated, 2)
     assert all(map(torch.equal, first["started"], second["started"])), "the first rank's"
     assert all(map(torch.equal, first["gradients"], second["gradients"]))
     assert first["buckets"] == 4
@@ -109,7 +109,7 @@ def _unused(rank: int, zero: bool) -> str:
 
 @pytest.mark.parametrize("zero", [False, True])
 def test_parameters_that_nothing_uses_are_named(zero: bool) -> None:
-    for said in run_ranks(_unused, 2, zero):
+    for said in run_on_kept_ranks(_unused, 2, zero):
         assert said == "no gradient reached idle.weight, idle.bias: use them in the loss or freeze them"
 
 
@@ -131,7 +131,7 @@ def _held(rank: int, stage: int) -> dict[str, float]:
 @pytest.mark.parametrize(("stage", "weights", "gradients"), [(1, 1, 4), (2, 1, 4), (3, 4, 4)])
 def test_each_stage_holds_a_part_of_what_it_shards(stage: int, weights: int, gradients: int) -> None:
     count = sum(parameter.numel() for parameter in Layers().parameters())
-    for held in run_ranks(_held, 4, stage):
+    for held in run_on_kept_ranks(_held, 4, stage):
         assert held["states"] == 2 * count / 4
         assert held["weights"] == pytest.approx(count / weights, rel=0.01)
         assert held["gradients"] == pytest.approx(count / gradients, rel=0.01)

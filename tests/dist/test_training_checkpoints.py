@@ -9,8 +9,9 @@ import torch
 
 from benchmarks.train_equality import Trained, difference, train
 from millstream.core.errors import WeightsError
+from millstream.parallel.training.digested import SUFFIX
 from millstream.parallel.training.plan import ParallelPlan
-from tests.dist.ranks import run_ranks
+from tests.dist.ranks import run_on_kept_ranks
 
 PLANS = {
     "one process": ParallelPlan(),
@@ -29,7 +30,7 @@ def trained(plan: ParallelPlan, steps: int, folder: Path, model: str = "tiny") -
     """Up to so many steps, from where the folder's newest checkpoint was."""
     if plan.world_size == 1:
         return train(0, model, plan, steps, folder)
-    return run_ranks(train, plan.world_size, model, plan, steps, folder)[0]
+    return run_on_kept_ranks(train, plan.world_size, model, plan, steps, folder)[0]
 
 
 def whole_and_half(rank: int, model: str, plan: ParallelPlan, folder: Path) -> tuple[Trained, Trained]:
@@ -41,7 +42,7 @@ def whole_and_half(rank: int, model: str, plan: ParallelPlan, folder: Path) -> t
 def test_a_run_that_stops_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
     plan = PLANS[name]
     model = "two-blocks" if plan.pp == 1 else "tiny"
-    [(whole, first), *_] = run_ranks(whole_and_half, plan.world_size, model, plan, tmp_path)
+    [(whole, first), *_] = run_on_kept_ranks(whole_and_half, plan.world_size, model, plan, tmp_path)
     second = trained(plan, 3, tmp_path, model)
     assert first.losses + second.losses == whole.losses
     assert all(torch.equal(second.weights[key], weight) for key, weight in whole.weights.items())
@@ -64,14 +65,22 @@ def test_a_checkpoint_of_another_model_is_told_in_a_line(tmp_path: Path) -> None
 
 
 def test_the_last_few_are_kept_and_what_is_half_written_is_not_one(tmp_path: Path) -> None:
-    trained(ParallelPlan(), 10, tmp_path)
+    plan, model, last = ParallelPlan(), "two-blocks", tmp_path / "step-00000012"
+    trained(plan, 10, tmp_path, model)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000006", "step-00000008", "step-00000010"]
     (tmp_path / ".step-00000012").mkdir()
-    assert trained(ParallelPlan(), 12, tmp_path).losses, "it went on from the tenth"
+    assert trained(plan, 12, tmp_path, model).losses, "it went on from the tenth"
+    digests = {path: path.read_bytes() for path in last.glob(f"*{SUFFIX}")}
     for damage in ("half", "unlink", "truncate"):
-        for file in (tmp_path / "step-00000012").iterdir():
+        for file in set(last.iterdir()) - digests.keys():
             left = {"half": file.stat().st_size // 2, "truncate": 50}
             file.unlink() if damage == "unlink" else file.write_bytes(file.read_bytes()[: left[damage]])
+        with pytest.raises(WeightsError, match=r"step-00000012 has changed since it was written \(.metadata, __0_0.distcp\)"):
+            trained(plan, 14, tmp_path, model)
+        for digest in digests:
+            digest.unlink()
         with pytest.raises(WeightsError, match=r"step-00000012 .*half written, or of another model"):
-            trained(ParallelPlan(), 14, tmp_path)
-        (tmp_path / "step-00000012" / ".metadata").write_bytes(b"")
+            trained(plan, 14, tmp_path, model)
+        for digest, text in digests.items():
+            digest.write_bytes(text)
+        (last / ".metadata").write_bytes(b"")

@@ -18,7 +18,7 @@ from millstream.planner.training import learner_state, optimiser_bytes
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.recipe import LoRAPlan
 from millstream.trainer.tuning.run import TuningRun
-from tests.dist.ranks import run_ranks
+from tests.dist.ranks import run_on_kept_ranks
 from tests.unit.trainer.tuning.datasets import SPEC, recipe, small_dataset
 
 RANKS = 2
@@ -91,7 +91,7 @@ PLANS: dict[str, dict[str, Any]] = {
 def test_a_dry_run_says_what_a_rank_of_every_plan_holds(tmp_path: Path, plan: str, lora: LoRAPlan | None) -> None:
     small_dataset(tmp_path / "clips")
     changed = {"parallel": PLANS[plan], "lora": lora}
-    found: Held = run_ranks(held, RANKS, tmp_path, changed)[0]  # the first rank of a pipeline is the fullest: it embeds
+    found: Held = run_on_kept_ranks(held, RANKS, tmp_path, changed)[0]  # the first rank of a pipeline is the fullest: it embeds
     (said,) = role_memory(recipe(steps=1, ema=0.9, **changed), SPEC)
     assert found.weights == pytest.approx(said.state.weights, rel=0.05)
     assert found.gradients == pytest.approx(said.state.gradients, rel=0.05)
@@ -103,7 +103,7 @@ def test_a_dry_run_says_what_a_rank_of_every_plan_holds(tmp_path: Path, plan: st
 def test_a_rank_holds_what_the_planner_says(tmp_path: Path, data: Data, lora: LoRAPlan | None) -> None:
     small_dataset(tmp_path / "clips")
     changed = {"lora": lora, "parallel": {"dp": RANKS, "data": data}}
-    found: Held = run_ranks(held, RANKS, tmp_path, changed)[0]
+    found: Held = run_on_kept_ranks(held, RANKS, tmp_path, changed)[0]
     said = learner_state(found.learning, found.frozen, data=data, ranks=RANKS, ema=True)
     assert found.weights == pytest.approx(said.weights, rel=0.05)
     assert found.kept == pytest.approx(said.optimizer + said.average, rel=0.05)
@@ -121,7 +121,7 @@ def test_a_rank_holds_what_the_planner_says(tmp_path: Path, data: Data, lora: Lo
 def test_an_optimiser_keeps_what_the_planner_says(tmp_path: Path, data: Data, optimiser: str, bits: int) -> None:
     small_dataset(tmp_path / "clips")
     changed = {"optimiser": optimiser, "state_bits": bits, "parallel": {"dp": RANKS, "data": data}}
-    found: Held = run_ranks(held, RANKS, tmp_path, changed)[0]
+    found: Held = run_on_kept_ranks(held, RANKS, tmp_path, changed)[0]
     kept_bytes = optimiser_bytes(SPEC.dit, optimiser, bits)
     whole = optimiser == "adafactor"
     said = learner_state(found.learning, 0, data=data, ranks=RANKS, ema=True, kept_bytes=kept_bytes, is_kept_whole=whole)
@@ -133,7 +133,7 @@ def test_an_optimiser_keeps_what_the_planner_says(tmp_path: Path, data: Data, op
 def test_what_is_offloaded_is_where_the_planner_says(tmp_path: Path, data: Data, bits: int, precision: str) -> None:
     small_dataset(tmp_path / "clips")
     asked = {"offload": "optimiser", "state_bits": bits, "precision": precision}
-    found: Held = run_ranks(held, RANKS, tmp_path, {**asked, "parallel": {"dp": RANKS, "data": data}})[0]
+    found: Held = run_on_kept_ranks(held, RANKS, tmp_path, {**asked, "parallel": {"dp": RANKS, "data": data}})[0]
     said = learner_state(
         found.learning,
         0,

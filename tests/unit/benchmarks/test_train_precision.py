@@ -12,6 +12,7 @@ from millstream.parallel.training.precision import LossScale
 from tests.unit.toy_training import pair, pool, stage
 
 
+@pytest.mark.slow
 def test_every_precision_follows_the_curve_of_float32() -> None:
     plan = stage(6, options={"window": 6, "whole": True})
     curves = {precision: learn(pair(), pool(), plan, precision, 6) for precision in PRECISIONS}

@@ -22,6 +22,8 @@ from millstream.parallel.training.recompute import prepare_blocks
 from millstream.planner.training import activation_bytes
 from tests.unit.live_bytes import LiveBytes
 
+pytestmark = pytest.mark.slow
+
 FRAMES, TOKENS = 63, 1560  # so many that activations are more than gradients
 
 

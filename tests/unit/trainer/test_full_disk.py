@@ -29,6 +29,7 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
     train(0, "two-blocks", ParallelPlan(), 2, tmp_path)
     with full_disk(), pytest.raises(NotKept, match=r"cannot write .*step-00000004: .*goes on from the last checkpoint"):

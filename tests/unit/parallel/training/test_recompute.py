@@ -76,6 +76,7 @@ def test_compiled_blocks_keep_less_the_more_is_made_again() -> None:
     assert held == sorted(set(held), reverse=True)
 
 
+@pytest.mark.slow
 def test_a_compiled_block_streams_through_a_ring_as_before() -> None:
     flows = [_streamed(backend) for backend in ("", "aot_eager")]
     assert torch.equal(*flows)
