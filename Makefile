@@ -6,6 +6,8 @@ INSTALLED := .venv/.installed
 TOPOLOGY ?= local
 # As many tests at once as there are cores; whoever is done takes from the others' ends.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+# Tests start dozens of Pythons, and each worker rewrites every test: what one has compiled, the next ones read.
+test quick: export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: serve generate test quick check format wheel course course-test clean
 

@@ -14,7 +14,7 @@ from millstream.parallel.training.optimisers.choice import OptimiserChoice, Opti
 from millstream.parallel.training.plan import ParallelPlan
 from tests.dist.ranks import run_on_kept_ranks
 
-STEPS = 4
+STEPS = 3
 NAMES: list[OptimiserName] = ["adafactor", "muon"]
 PLANS = {
     "DDP": ParallelPlan(dp=2, data="ddp"),

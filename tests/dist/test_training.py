@@ -19,7 +19,7 @@ from millstream.parallel.training.replicas import Replicas
 from millstream.parallel.training.zero import Unit, Zero
 from tests.dist.ranks import run_on_kept_ranks
 
-STEPS = 4
+STEPS = 3
 CHOSEN = [
     "own data parallel, accumulated", "DDP", "ZeRO 1", "ZeRO 2", "ZeRO 3, accumulated", "HSDP", "tensor parallel", "pipeline, 1F1B", "pipeline, ZB-V",
     "2D, ZeRO 3 x context", "2D, FSDP2 x tensor", "3D, pipeline x data x tensor",
