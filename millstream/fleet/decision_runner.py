@@ -46,7 +46,8 @@ class DecisionRunner:
     """Sessions with a place that have not come yet, and until when they may."""
     ending: set[str] = field(default_factory=set)
     """Replicas that are being stopped."""
-    moving: set[str] = field(default_factory=set)
+    moving: dict[str, str] = field(default_factory=dict)
+    """Sessions that are being moved, and to which replica."""
     starts: ReplicaStarts = field(default_factory=ReplicaStarts)
     keys: dict[str, str] = field(default_factory=dict)
     """Whose each session is that has a place."""
@@ -70,7 +71,7 @@ class DecisionRunner:
                 case Place() | Refused():
                     self.waiters.answer(decision)
                 case Move():
-                    self.moving.add(decision.session_id)
+                    self.moving[decision.session_id] = decision.target
                     self.spawn(self._move(decision))
                 case StartReplica(pool=pool, version=version, why=why):
                     self.notes.note("start", pool, why)
@@ -135,15 +136,16 @@ class DecisionRunner:
                 raise ProtocolBroken("a replica has gone meanwhile")
             await hand_on(session_id, self.keys.get(session_id, ""), source, target)
         except MillstreamError as error:
-            self.moving.discard(session_id)
             self.notes.note("move failed", move.source, f" to {move.target}: {error}", session_id)
-            decisions = self.policy.move_failed(session_id, time.monotonic(), lost=move.source not in self.links)
+            lost = move.source not in self.links
+            decisions = self.policy.move_failed(session_id, time.monotonic(), lost=lost, target=move.target)
         else:
-            self.moving.discard(session_id)
             self.expect(session_id)
             self.notes.move_seconds.append(time.monotonic() - begun)
             self.notes.note("move", move.source, f" to {move.target}: {move.why}", session_id, time.monotonic() - begun)
-            decisions = self.policy.moved(session_id, time.monotonic())
+            decisions = self.policy.moved(session_id, time.monotonic(), target=move.target)
+        if self.moving.get(session_id) == move.target:  # else its target died, and it is on its way to another
+            del self.moving[session_id]
         self.carry_out(decisions)
 
     async def _start(self, pool: str, version: str) -> None:

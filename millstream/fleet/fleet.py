@@ -233,10 +233,10 @@ class LiveFleet:
         named = {session.asked.session_id: session for session in report.sessions}
         before, self._runner.known[replica_id] = self._runner.known[replica_id], set(named)
         decisions = self.policy.replica_changed(report.replica(replica_id), now)
-        for session_id in before - set(named) - self._runner.moving:
+        for session_id in before - set(named) - self._runner.moving.keys():
             if self.policy.place_of(session_id) == replica_id:
                 decisions += self._runner.left(session_id, now)
-        for session_id in set(named) - self._runner.moving:
+        for session_id in set(named) - self._runner.moving.keys():
             if self.policy.place_of(session_id) is None:
                 self._runner.keys[session_id] = named[session_id].asked.key
                 decisions += self.policy.found(named[session_id].asked, replica_id, now)
