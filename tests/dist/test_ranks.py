@@ -13,7 +13,7 @@ from millstream.core.topology import Topology
 from millstream.parallel.called import KEPT
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.groups import create_groups
-from tests.dist.ranks import RankFailed, run_ranks, started
+from tests.dist.ranks import RankFailed, run_on_kept_ranks, run_ranks, started
 
 TOPOLOGY = Topology.parse("front+pp2xtp2")
 
@@ -80,6 +80,18 @@ def test_the_first_traceback_ends_a_test_and_leaves_no_process() -> None:
     with pytest.raises(RankFailed, match=r"ranks \[0, 1\] were not done in 0.5 s"):
         run_ranks(wait_for_ever, 2, timeout_s=0.5)
     assert time.monotonic() - began < 30
+
+
+def own_pid(rank: int) -> int:
+    return os.getpid()
+
+
+def test_kept_ranks_stay_until_one_of_them_fails() -> None:
+    first = run_on_kept_ranks(own_pid, 2)
+    assert run_on_kept_ranks(own_pid, 2) == first
+    with pytest.raises(RankFailed, match="rank one is out of water"):
+        run_on_kept_ranks(fail_on_one, 2)
+    assert not {*run_on_kept_ranks(own_pid, 2)} & {*first}
 
 
 def group(purpose: str = "mesh", ranks: tuple[int, ...] = (1, 2), rank: int = 1) -> RankGroup:
