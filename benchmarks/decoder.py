@@ -65,9 +65,9 @@ def recorded(vae: VAE, latents: Tensor, state: tuple[Tensor, ...]) -> Callable[[
     with torch.cuda.graph(graph, stream=stream):
         vae.decode(latents, state)
 
-    def replay() -> tuple[Tensor, ...]:
+    def replay() -> object:
         graph.replay()
-        return latents, *state  # held so: a graph has addresses alone, and the next recording gives back what nobody holds
+        return vae, latents, state  # held so: a graph has addresses alone, and the next recording gives back what nobody holds
 
     return replay
 

@@ -5,15 +5,14 @@ python -m benchmarks.distributed_page
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from benchmarks import peer_sums, shares, tiles
-from benchmarks.pages import report_of, row, write_tables
-from benchmarks.report import RESULTS
+from benchmarks.pages import is_there, report_of, row, write_tables
 
 PAGE = Path(__file__).parents[1] / "docs" / "distributed.md"
 SHOWN = (
@@ -89,7 +88,7 @@ def breaks() -> Iterator[str]:
     yield _line(what, rank_kills, said, f"p95 {back['goal_p95_s']:g} s")
     counted = {name: back[name] for name in COUNTED if name in back}
     yield _line("the same kills", rank_kills, ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in counted.items()), "0")
-    if (RESULTS / "long_mesh.json").exists():
+    if is_there("long_mesh"):
         long = report_of("long_mesh")
         error, grown = long["measured"]["relative_error_at_the_end"], max(long["measured"]["resident_growth"].values())
         asked = long["configuration"]
@@ -107,23 +106,24 @@ def _line(what: str, report: dict[str, Any], found: str, goal: str) -> str:
     return row([what, f"`python -m benchmarks.{report['benchmark']}`", found, goal, where])
 
 
+def tables_there() -> dict[str, Callable[[], Iterator[str]]]:
+    """By the name of their marks, those whose results were measured."""
+    found = {"overlap": overlap, "stream_batch": stream_batch, "stream_batch_pipeline": stream_batch_pipeline, "breaks": breaks}
+    if is_there("overlap_real"):  # measured where there is a GPU, like those below
+        found["overlap_real"] = overlap_real
+    measured = [each for each in (shares, peer_sums, tiles) if is_there(_name(each))]
+    return found | {each.__name__: partial(_tables_of, each) for each in measured}
+
+
 def _tables_of(benchmark: ModuleType) -> Iterator[str]:
-    yield from benchmark.tables(report_of(benchmark.__name__.removeprefix("benchmarks.")))
+    yield from benchmark.tables(report_of(_name(benchmark)))
 
 
-TABLES = {
-    "overlap": overlap,
-    "stream_batch": stream_batch,
-    "stream_batch_pipeline": stream_batch_pipeline,
-    "breaks": breaks,
-}
+def _name(benchmark: ModuleType) -> str:
+    return benchmark.__name__.removeprefix("benchmarks.")
 
-if (RESULTS / "overlap_real.json").exists():  # measured where there is a GPU
-    TABLES["overlap_real"] = overlap_real
 
-if (RESULTS / "tiles.json").exists():  # as this was, which all predictions are made from
-    for measured in (shares, peer_sums, tiles):
-        TABLES[measured.__name__] = partial(_tables_of, measured)
+TABLES = tables_there()
 
 if __name__ == "__main__":
     write_tables(PAGE, TABLES)

@@ -61,7 +61,7 @@ def echo(line: Line, there: Sequence[Tensor], back: Tensor) -> None:
     for _ in range(WARM_UP + REPEATS):
         for tensor in there:
             line.receive(memory_of(tensor), what="tensor")
-        line.send(memory_of(back), what="tensor")
+        line.send(memory_of(back))
 
 
 def bare(line: Line, there: Sequence[Tensor], back: Tensor) -> list[float]:
@@ -69,7 +69,7 @@ def bare(line: Line, there: Sequence[Tensor], back: Tensor) -> list[float]:
 
     def once() -> None:
         for tensor in there:
-            line.send(memory_of(tensor), what="tensor")
+            line.send(memory_of(tensor))
         line.receive(memory_of(back), what="tensor")
 
     return [_timed(once) for _ in range(WARM_UP + REPEATS)]

@@ -32,13 +32,13 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
+@cache
 def measure(package: Path = PACKAGE) -> dict[str, Any]:
     modules = parsed(package)
     nodes = [node for tree in modules.values() for node in ast.walk(tree)]
     lines = sum(len(path.read_text().splitlines()) for path in package.rglob("*.py"))
     lengths = sorted(_length(node) for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    named = (tree for name, tree in modules.items() if not name.endswith(".exercise"))  # whose solution has the same classes
-    classes = Counter(node.name for tree in named for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    classes = Counter(name for module, tree in modules.items() for name in _classes(module, tree))
     per_thousand = 1000 / lines
     return {
         "lines": lines,
@@ -51,7 +51,25 @@ def measure(package: Path = PACKAGE) -> dict[str, Any]:
         "function_lines_longest": lengths[-1],
         "files_in_circles": sorted(circles(modules)),
         "largest_folder": max(_modules_in_folders(package)),
+        "rooms": _rooms(package, modules),
     }
+
+
+def _rooms(package: Path, modules: Mapping[str, ast.Module]) -> dict[str, dict[str, int]]:
+    """Lines, files and classes of each of the package's own folders, and of what lies beside them; the largest first."""
+    rooms: dict[str, Counter[str]] = {}
+    for path in package.rglob("*.py"):
+        first, *inside = path.relative_to(package).parts
+        name = module_name(path)
+        classes = len(_classes(name, modules[name]))
+        room = rooms.setdefault(first if inside else "beside them", Counter())
+        room.update(lines=len(path.read_text().splitlines()), files=1, classes=classes)
+    return {name: dict(room) for name, room in sorted(rooms.items(), key=lambda item: -item[1]["lines"])}
+
+
+def _classes(name: str, tree: ast.Module) -> list[str]:
+    """None of an exercise: its solution has the same."""
+    return [] if name.endswith(".exercise") else [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
 
 
 def circles(modules: Mapping[str, ast.Module]) -> set[str]:

@@ -19,6 +19,11 @@ def report_of(name: str) -> dict[str, Any]:
     return found
 
 
+def is_there(name: str) -> bool:
+    """Whether such a result was measured: those of a GPU come later than what they are shown in."""
+    return (RESULTS / f"{name}.json").exists()
+
+
 def marks(name: str) -> tuple[str, str]:
     return f"<!-- {name} begins -->", f"<!-- {name} ends -->"
 

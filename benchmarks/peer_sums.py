@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.pages import row
 from benchmarks.report import RESULTS, write_report
-from benchmarks.shares import CARDS, CASES, GPU, MEETING_US, TURN, TURNS, Case, Chunks, asked, listed, predict, sent_ms
+from benchmarks.shares import CARDS, CASES, GPU, MEETING_US, TURN, TURNS, Case, Chunks, asked, listed, predict, sent_ms, shown
 from millstream.commands.report import current_commit
 from millstream.core.topology import Topology
 from millstream.parallel.peer_memory import MakeBuffer, PeerBuffer, PeerMemory
@@ -75,16 +75,18 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _cells(case: Case, split: str, found: dict[str, Any]) -> list[str]:
-    """Frames a second as predicted, with pictures on one card and in tiles; in brackets the better of NCCL's collectives."""
+    """Frames a second as predicted, with pictures on one card and in tiles where those were measured; in brackets the better of
+    NCCL's collectives."""
     ranks = Topology.parse(f"front+{split}").tp
     copies = {"share_ms": found["copies_ms"], "sent": found["sent_by_copies"]}
 
     def fps(by: dict[str, Any], card: str) -> list[float]:
         device = find_device(card)
-        return [predict(case, split, by, device, device.link, tiles=tiles) for tiles in (1, ranks)]
+        both = [predict(case, split, by, device, device.link, tiles=tiles) for tiles in (1, ranks)]
+        return [each for each in both if each is not None]
 
     between = [f"{sent_ms(each['sent'], ranks, find_device('H200').link):.1f} ms" for each in (found, copies)]
-    cells = [f"{' / '.join(f'{each:.0f}' for each in fps(found, card))} ({max(fps(copies, card)):.0f})" for card in CARDS]
+    cells = [f"{' / '.join(map(shown, fps(found, card)))} ({max(fps(copies, card)):.0f})" for card in CARDS]
     return [split, f"{found['share_ms']:.1f} ms", f"**{found['of_copies']:.3f}**", *between, *cells]
 
 

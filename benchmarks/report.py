@@ -12,10 +12,11 @@ from millstream.core.files import write_whole
 RESULTS = Path(__file__).parent / "results"
 
 
-def write_report(name: str, configuration: dict[str, Any], measured: dict[str, Any]) -> Path:
-    """`results/NAME.json`, printed as well."""
+def write_report(name: str, configuration: dict[str, Any], measured: dict[str, Any], *, shown: bool = True) -> Path:
+    """`results/NAME.json`, printed as well unless it is written after each of many rows."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    print(json.dumps(measured, indent=2))
+    if shown:
+        print(json.dumps(measured, indent=2))
     write_whole(path, json.dumps(describe(name, configuration, measured), indent=2) + "\n")
     return path

@@ -19,13 +19,12 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from benchmarks.pages import report_of, row
+from benchmarks.pages import is_there, report_of, row
 from benchmarks.report import RESULTS, write_report
 from millstream.commands.report import current_commit
 from millstream.core.config import ModelSpec, StreamConfig, parse_size
@@ -264,24 +263,33 @@ def traded(sent: Sequence[dict[str, Any]]) -> tuple[int, int]:
     return sum(each["times"] for each in sent), sum(each["times"] * each["bytes"] for each in sent)
 
 
-@cache
 def pictures_of(size: str) -> dict[int, dict[str, Any]]:
-    """What `benchmarks.tiles` found for such pictures, by how many tiles they are cut into."""
-    return {int(tiles): found for tiles, found in report_of("tiles")["measured"][size].items()}
+    """What `benchmarks.tiles` found for such pictures, by how many tiles they are cut into; nothing where it was not run."""
+    measured = report_of("tiles")["measured"] if is_there("tiles") else {}
+    return {int(tiles): found for tiles, found in measured.get(size, {}).items()}
 
 
-def predict(case: Case, split: str, found: dict[str, Any], device: Device, link: Link, *, tiles: int) -> float:
+def predict(case: Case, split: str, found: dict[str, Any], device: Device, link: Link, *, tiles: int) -> float | None:
     """One session's frames a second. A chunk's pictures come after its calls: all on the first rank's card, or cut into a tile
-    for each. A card that is not the measured one is as quick as the planner says, relative to that one."""
+    for each. A card that is not the measured one is as quick as the planner says, relative to that one. Of pictures that were
+    not measured, the whole ones take what the planner says, and nothing is known of tiles."""
     work = Workload(spec=case.spec, stream=case.stream, precision="fp8" if case.fp8 else "native", software=software_of(ALL))
     local, topology = Topology.parse("local"), Topology.parse(f"front+{split}")
     assert topology.pp == 1, f"the stages of {split} take turns"
     there, here = (chunk_time(work, Fleet(device=card, count=1), local) for card in (device, find_device("H200")))
+    whole = {1: {"ms": here.decode_ms, "host_ms": 0.0, "sent": []}}
+    tile = (whole | pictures_of(case.size)).get(tiles)
+    if tile is None:
+        return None
     calls = found["share_ms"] * (there.call.total * there.calls) / (here.call.total * here.calls)
-    tile = pictures_of(case.size)[tiles]
     pictures = tile["ms"] * there.decode_ms / here.decode_ms + sent_ms(tile["sent"], tiles, link) + there.host_ms
     between = sent_ms(found["sent"], topology.mesh_size, link)
     return 1e3 * work.chunk_frames / max(calls + between + pictures, tile["host_ms"])
+
+
+def shown(fps: float | None) -> str:
+    """Empty where nothing is known."""
+    return "" if fps is None else f"{fps:.0f}"
 
 
 def tables(report: dict[str, Any]) -> Iterator[str]:
@@ -311,21 +319,25 @@ def _stated(case: Case, split: str, found: dict[str, Any], device: Device) -> li
         return ["", "", ""]
     cards = Topology.parse(f"front+{split}").mesh_size
     fps = [predict(case, split, found, device, device.link, tiles=tiles) for tiles in (1, cards)]
-    return [f"{sent_ms(found['sent'], cards, device.link):.1f} ms", *(f"{each:.0f}" for each in fps)]
+    return [f"{sent_ms(found['sent'], cards, device.link):.1f} ms", *map(shown, fps)]
 
 
 class Best(NamedTuple):
-    """Frames a second on so many cards, each with its split: pictures on one card, and in tiles."""
+    """Frames a second on so many cards, each with its split: pictures on one card, and in tiles where those were measured."""
 
     on_one: tuple[float, str]
-    in_tiles: tuple[float, str]
+    in_tiles: tuple[float, str] | None
+
+    @property
+    def better(self) -> tuple[float, str]:
+        return max(each for each in self if each is not None)
 
     @property
     def fps(self) -> float:
-        return max(self)[0]
+        return self.better[0]
 
     def __str__(self) -> str:
-        return f"{self.on_one[0]:.0f} / {self.in_tiles[0]:.0f} ({max(self)[1]})"
+        return f"{' / '.join(shown(each[0]) for each in self if each is not None)} ({self.better[1]})"
 
 
 def predicted(case: Case, found: dict[str, Any]) -> Iterator[str]:
@@ -347,11 +359,16 @@ def best_of(case: Case, found: dict[str, Any], device: Device, link: Link) -> di
     }
     cards_of = {split: Topology.parse(f"front+{split}").mesh_size for split in splits}
 
-    def best(cards: int, tiles: int) -> tuple[float, str]:
-        ours = [split for split in splits if cards_of[split] == cards]
-        return max((predict(case, split, splits[split], device, link, tiles=tiles), split) for split in ours)
+    def best(cards: int, tiles: int) -> tuple[float, str] | None:
+        ours = {
+            split: predict(case, split, each, device, link, tiles=tiles)
+            for split, each in splits.items()
+            if cards_of[split] == cards
+        }
+        return max(((fps, split) for split, fps in ours.items() if fps is not None), default=None)
 
-    return {cards: Best(best(cards, 1), best(cards, cards)) for cards in sorted(set(cards_of.values()))}
+    counts = sorted(set(cards_of.values()))
+    return {cards: Best(on_one, best(cards, cards)) for cards in counts if (on_one := best(cards, 1)) is not None}
 
 
 def _crossover(best: dict[int, Best]) -> str:

@@ -156,14 +156,14 @@ def main() -> None:
     dtype, small = working_dtype(device), replace(spec, dit=replace(spec.dit, layers=1))  # only the VAE is of interest
     vae = accelerate(load_model(small, ("random",), device=device, dtype=dtype), Speed(decoder=True, own_convolution=True)).vae
     assert isinstance(vae, FastVAE), f"{options.model} has no decoder that is cut into tiles"
-    measured = dict[str, Any]()
+    name, measured = "tiles" if device.type == "cuda" else "tiles-cpu", dict[str, dict[str, Any]]()
     for size in options.sizes:
         rows, columns = (side // SPATIAL_STRIDE for side in parse_size(size))
         latents = torch.randn(1, FRAMES, spec.dit.channels, rows, columns, device=device, dtype=dtype)
         with torch.inference_mode():
-            measured[size] = dict(measure(vae, latents))
-        name = "tiles" if device.type == "cuda" else "tiles-cpu"
-        write_report(name, vars(options) | {"turns": TURNS, "chunks_of_a_turn": TURN}, measured)
+            for count, found in measure(vae, latents):
+                measured.setdefault(size, {})[count] = found
+                write_report(name, vars(options) | {"turns": TURNS, "chunks_of_a_turn": TURN}, measured)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
     python -m benchmarks.train_equality
     python -m benchmarks.train_equality --models tiny --only "ZeRO 3" FSDP2 --json
+    python -m benchmarks.train_equality --missing      # what has no row in the last result: it goes on where it was stopped
     python -m benchmarks.train_equality --page         # writes the last result into docs/training.md
 
 Real processes over gloo, float32, 50 steps of diffusion forcing with AdamW and clipping. A row's difference is the largest of
 two: that of any loss, relative to it, and that of any parameter, relative to its norm. What is not measured again keeps the row
-that it had, with the commit it was of: models can be run one at a time.
+that it had, with the commit it was of: models can be run one at a time, and every row is written when it is there.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from benchmarks.pages import row, write_between
 from benchmarks.report import RESULTS, write_report
 from millstream.commands.report import current_commit
 from millstream.core.config import DiTConfig
+from millstream.core.presets import find_model
 from millstream.models.dit import CausalDiT
 from millstream.parallel.training.checkpoint import Checkpoints
 from millstream.parallel.training.groups import create_training_groups
@@ -40,11 +42,12 @@ CHUNKS, FRAMES_PER_CHUNK, WINDOW, LATENT_SIZE, BATCH, STEPS = 3, 2, 4, (8, 8), 8
 AT_MOST = 1e-5
 OPTIONS = StepOptions(clip=0.5)
 SAVE_EVERY = 2
+RESULT = RESULTS / "train_equality.json"
 _TINY = DiTConfig(layers=4, width=48, heads=4, ffn=96, channels=4, text_width=16, text_tokens=4, time_features=32)
 MODELS = {
     "two-blocks": replace(_TINY, layers=2),
     "tiny": _TINY,
-    "brook-size": DiTConfig(layers=6, width=256, heads=4, ffn=1024, channels=8, text_width=128, text_tokens=16),
+    "brook-size": find_model("brook").dit,
 }
 STRATEGIES = {
     "own data parallel": ParallelPlan(dp=4),
@@ -141,12 +144,12 @@ def _relative(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-def rows(models: list[str], only: list[str], steps: int) -> Iterator[dict[str, Any]]:
-    for model in models:
+def rows(wanted: dict[str, list[str]], steps: int) -> Iterator[dict[str, Any]]:
+    """Of these strategies of each model."""
+    for model, strategies in wanted.items():
         alone = train(0, model, ParallelPlan(), steps)
-        for name, plan in STRATEGIES.items():
-            if only and not any(word in name for word in only):
-                continue
+        for name in strategies:
+            plan = STRATEGIES[name]
             found = run_ranks(train, plan.world_size, model, plan, steps, timeout_s=3600.0)[0]
             yield {
                 "model": model,
@@ -180,40 +183,54 @@ def table(report: dict[str, Any]) -> Iterator[str]:
     yield f"{report['hardware']['cpu'] or 'ARM CPU'}, torch {report['versions']['torch']}, commit {commits}."
 
 
-def write(found: list[dict[str, Any]], steps: int, missed: list[str]) -> None:
-    """With the rows of other models that were measured alike, by the same torch."""
-    path, frames = RESULTS / "train_equality.json", CHUNKS * FRAMES_PER_CHUNK
-    last = json.loads(path.read_text())
-    about = {"steps": steps, "batch": BATCH, "frames": frames, "window": WINDOW, "dtype": "float32"}
+def rows_before(about: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of the last result, where they were measured alike, by the same torch."""
+    last = json.loads(RESULT.read_text())
     is_alike = last["configuration"] == about and last["versions"]["torch"] == str(torch.__version__)
-    before = last["measured"]["rows"] if is_alike else []
-    write_report("train_equality", about, {"at_most": AT_MOST, "missed": missed, "rows": merged(found, before)})
+    return last["measured"]["rows"] if is_alike else []
+
+
+def chosen(models: list[str], only: list[str], without: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Strategies by model, those of them that have one of these words in their name, less those with a row."""
+    have = {(each["model"], each["strategy"]) for each in without}
+    wanted = {
+        model: [name for name in STRATEGIES if (model, name) not in have and (not only or any(word in name for word in only))]
+        for model in models
+    }
+    return {model: names for model, names in wanted.items() if names}
+
+
+def names_of_missed(found: Iterable[dict[str, Any]]) -> list[str]:
+    return [f"{each['model']}, {each['strategy']}" for each in found if not each["difference"] <= AT_MOST]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", default=["tiny", "brook-size"], choices=list(MODELS))
-    parser.add_argument(
-        "--only", nargs="*", default=[], help="strategies whose name has one of these in it; nothing is written"
-    )
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--only", nargs="*", default=[], help="strategies whose name has one of these in it")
+    parser.add_argument("--missing", action="store_true", help="only what has no row in the last result")
+    parser.add_argument("--steps", type=int, default=STEPS, help="nothing is written of more or fewer than are asked for")
     parser.add_argument("--json", action="store_true", help="a line for each strategy")
     parser.add_argument("--page", action="store_true", help="write the last result into docs/training.md and train nothing")
     options = parser.parse_args()
     if options.page:
-        report = json.loads((RESULTS / "train_equality.json").read_text())
-        write_between(RESULTS.parents[1] / "docs" / "training.md", "benchmarks.train_equality", table(report))
+        write_between(
+            RESULTS.parents[1] / "docs" / "training.md", "benchmarks.train_equality", table(json.loads(RESULT.read_text()))
+        )
         return
+    frames = CHUNKS * FRAMES_PER_CHUNK
+    about = {"steps": options.steps, "batch": BATCH, "frames": frames, "window": WINDOW, "dtype": "float32"}
+    before = rows_before(about)
     found = list[dict[str, Any]]()
-    try:
-        for each in rows(options.models, options.only, options.steps):
-            found.append(each)
-            line = json.dumps(each) if options.json else f"{each['model']:12}{each['strategy']:34}{each['difference']:.1e}"
-            print(line, file=sys.stdout if options.json else sys.stderr, flush=True)
-    finally:  # what was measured is kept when the rest is not
-        missed = [f"{each['model']}, {each['strategy']}" for each in found if not each["difference"] <= AT_MOST]
-        if not options.only:
-            write(found, options.steps, missed)
+    for each in rows(chosen(options.models, options.only, before if options.missing else []), options.steps):
+        found.append(each)
+        line = json.dumps(each) if options.json else f"{each['model']:12}{each['strategy']:34}{each['difference']:.1e}"
+        print(line, file=sys.stdout if options.json else sys.stderr, flush=True)
+        if options.steps == STEPS:
+            kept = merged(found, before)
+            measured = {"at_most": AT_MOST, "missed": names_of_missed(kept), "rows": kept}
+            write_report("train_equality", about, measured, shown=False)
+    missed = names_of_missed(found)
     sys.exit(f"differs by more than {AT_MOST:g}: {'; '.join(missed)}" if missed else 0)
 
 

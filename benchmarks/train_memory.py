@@ -1,11 +1,13 @@
 """Live bytes of a training step on CPU ranks at its fullest moment, by every way to recompute and to share, and the plan's.
 
     python -m benchmarks.train_memory
-    python -m benchmarks.train_memory --only fsdp
+    python -m benchmarks.train_memory --only fsdp       # the other rows stay as they were, with the commit they are of
+    python -m benchmarks.train_memory --page            # writes the last result into docs/training.md
 
-Real processes over gloo, float32, two steps of diffusion forcing with AdamW; the second is weighed. Every tensor that an
-operation makes counts until it dies, and beside them the weights and what the optimiser keeps. What is planned is
-`learning_peak` of `planner/training.py`.
+Real processes over gloo, two steps of diffusion forcing with AdamW; the second is weighed. Every tensor that an operation
+makes counts until it dies, and beside them the weights and what the optimiser keeps. All of it is float32, but with *masters*
+weights, gradients and activations are bfloat16 beside float32 weights that learn. What is planned is `learning_peak` of
+`planner/training.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,13 +25,17 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from benchmarks.report import write_report
+from benchmarks.pages import row, write_between
+from benchmarks.report import RESULTS, write_report
 from benchmarks.train_equality import mean_square
+from millstream.commands.report import current_commit
 from millstream.core.config import DiTConfig, Recompute
 from millstream.models.adapters import add_adapters
 from millstream.models.dit import CausalDiT
 from millstream.parallel.training.groups import create_training_groups
 from millstream.parallel.training.learner import Learner, PipelineLearner, ZeroLearner, make_learner
+from millstream.parallel.training.optimisers.choice import OptimiserChoice
+from millstream.parallel.training.optimisers.masters import Masters
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.task import FlowRows, StepOptions, TrainingTask
 from millstream.planner.bubbles import TRAINED, held_micro_batches
@@ -38,6 +45,7 @@ from tests.dist.ranks import run_ranks
 from tests.unit.live_bytes import LiveBytes
 
 WITHIN = 0.05
+RESULT = RESULTS / "train_memory.json"
 CONFIG = DiTConfig(layers=6, width=48, heads=2, ffn=192, channels=4, text_width=16, text_tokens=4, time_features=32)
 UNSEEN = DiTConfig(layers=10, width=80, heads=4, ffn=240, channels=6, text_width=24, text_tokens=6, time_features=32)
 """A shape that no formula was written with in view."""
@@ -49,6 +57,11 @@ CHUNKS, FRAMES_PER_CHUNK, WINDOW, LATENT_SIZE = 3, 2, 4, (16, 16)
 class Way(NamedTuple):
     plan: ParallelPlan = ParallelPlan()
     lora_rank: int = 0
+    masters: bool = False
+
+    @property
+    def learning_bytes(self) -> int:
+        return 2 if self.masters else 4
 
 
 WAYS = {
@@ -64,6 +77,15 @@ WAYS = {
     "context parallel": Way(ParallelPlan(cp=2)),
     "pipeline, 1F1B": Way(ParallelPlan(pp=2, micro_batches=3)),
     "LoRA": Way(lora_rank=2),
+    "masters": Way(masters=True),
+    "masters, own data parallel": Way(ParallelPlan(dp=2), masters=True),
+    "masters, DDP": Way(ParallelPlan(dp=2, data="ddp"), masters=True),
+    "masters, ZeRO 1": Way(ParallelPlan(dp=2, data="zero1"), masters=True),
+    "masters, ZeRO 2": Way(ParallelPlan(dp=2, data="zero2"), masters=True),
+    "masters, ZeRO 3": Way(ParallelPlan(dp=2, data="zero3"), masters=True),
+    "masters, tensor parallel": Way(ParallelPlan(tp=2), masters=True),
+    "masters, context parallel": Way(ParallelPlan(cp=2), masters=True),
+    "masters, pipeline, 1F1B": Way(ParallelPlan(pp=2, micro_batches=3), masters=True),
 }
 
 
@@ -71,7 +93,7 @@ def live_bytes(rank: int, way: Way, recompute: Recompute, config: DiTConfig = CO
     """Of a rank at the fullest moment of its second step."""
     device, plan, rows, frames = torch.device("cpu"), way.plan, way.plan.micro_batches, CHUNKS * FRAMES_PER_CHUNK
     torch.manual_seed(0)
-    dit = CausalDiT(config)
+    dit = CausalDiT(config).to(torch.bfloat16 if way.masters else torch.float32)
     if way.lora_rank:
         dit.requires_grad_(requires_grad=False)
         add_adapters(dit, rank=way.lora_rank, alpha=1.0, parts=("self_attn", "cross_attn", "ffn"))
@@ -83,7 +105,11 @@ def live_bytes(rank: int, way: Way, recompute: Recompute, config: DiTConfig = CO
             loss=mean_square,
             plan=plan,
             groups=create_training_groups(plan, device),
-            options=StepOptions(recompute=recompute),
+            options=StepOptions(
+                recompute=recompute,
+                precision="bf16" if way.masters else "fp32",
+                optimiser=OptimiserChoice(masters=way.masters),
+            ),
         )
     )
     latents = torch.randn(rows, frames, config.channels, *LATENT_SIZE)
@@ -100,6 +126,8 @@ def live_bytes(rank: int, way: Way, recompute: Recompute, config: DiTConfig = CO
 def lasting(learner: Learner, dit: CausalDiT) -> list[Tensor]:
     """Weights and what the optimiser keeps."""
     kept = [value for state in learner.optimiser.state.values() for value in state.values()]
+    if isinstance(learner.optimiser, Masters):
+        kept += learner.optimiser.masters.values()
     mine = [unit.mine for unit in learner._zero.units] if isinstance(learner, ZeroLearner) else []
     held = learner._pipeline.module if isinstance(learner, PipelineLearner) else dit
     return [*held.parameters(), *mine, *kept]
@@ -127,8 +155,16 @@ def planned_bytes(way: Way, recompute: Recompute, config: DiTConfig = CONFIG) ->
         tp=plan.tp,
         passes=held_micro_batches(TRAINED[plan.schedule], plan.pp, plan.micro_batches) if plan.pp > 1 else 1,
         gathered=gathered_parameters(config, plan.data, shards),
+        learning_bytes=way.learning_bytes,
     )
-    state = learner_state(learns, 0 if learns == whole else whole, data=plan.data, ranks=shards)
+    state = learner_state(
+        learns,
+        0 if learns == whole else whole,
+        data=plan.data,
+        ranks=shards,
+        learning_bytes=way.learning_bytes,
+        masters=way.masters,
+    )
     return learning_peak(work, state, accumulates=plan.keeps_gradients)
 
 
@@ -151,26 +187,67 @@ def rows(only: list[str]) -> Iterator[dict[str, Any]]:
                 "live_bytes": held,
                 "planned_bytes": round(planned),
                 "difference": held / planned - 1,
+                "commit": current_commit(),
             }
+
+
+def rows_before(report: dict[str, Any], about: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of a result whose shapes are those of now."""
+    is_alike = report["configuration"].items() >= about.items()
+    return [{"commit": report["commit"]} | each for each in report["measured"]["rows"]] if is_alike else []
+
+
+def merged(found: list[dict[str, Any]], before: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of now in the place of those before them."""
+    by_name = {(each["plan"], each["shape"], each["recompute"]): each for each in (*before, *found)}
+    keys = ((name, *case) for name in WAYS for case in CASES)
+    return [by_name[key] for key in keys if key in by_name]
+
+
+def table(report: dict[str, Any]) -> Iterator[str]:
+    """Of a result, for a page: the shape that is further from its plan."""
+    found, ways = report["measured"]["rows"], get_args(Recompute)
+    furthest = dict[tuple[str, str], float]()
+    for each in found:
+        key = each["plan"], each["recompute"]
+        furthest[key] = max(each["difference"], furthest.get(key, 0.0), key=abs)
+    yield row(("live bytes beside the plan", *ways))
+    yield row(["---"] * (1 + len(ways)))
+    for name in dict.fromkeys(each["plan"] for each in found):
+        yield row((name, *(f"{furthest[name, how]:+.1%}" if (name, how) in furthest else "" for how in ways)))
+    yield ""
+    commits = ", ".join(f"`{each}`" for each in dict.fromkeys(each["commit"] for each in found))
+    yield f"{report['hardware']['cpu'] or 'ARM CPU'}, torch {report['versions']['torch']}, commit {commits}."
+
+
+def names_of_missed(found: list[dict[str, Any]]) -> list[str]:
+    return [f"{each['plan']}, {each['shape']}, {each['recompute']}" for each in found if abs(each["difference"]) > WITHIN]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", default=[], help="plans whose name has one of these in it; nothing is written")
+    parser.add_argument("--only", nargs="*", default=[], help="plans whose name has one of these in it")
+    parser.add_argument("--page", action="store_true", help="write the last result into docs/training.md and weigh nothing")
     options = parser.parse_args()
+    report = json.loads(RESULT.read_text())
+    if options.page:
+        write_between(RESULTS.parents[1] / "docs" / "training.md", "benchmarks.train_memory", table(report))
+        return
+    dits = {name: str(config) for name, config in SHAPES.items()}
+    about = {"dit": dits, "latent_size": list(LATENT_SIZE), "frames": CHUNKS * FRAMES_PER_CHUNK}
+    before = rows_before(report, about)
     found = list[dict[str, Any]]()
     for each in rows(options.only):
         found.append(each)
         print(
-            f"{each['plan']:20}{each['shape']:8}{each['recompute']:12}{each['live_bytes']:12}{each['difference']:+.1%}",
+            f"{each['plan']:28}{each['shape']:8}{each['recompute']:12}{each['live_bytes']:12}{each['difference']:+.1%}",
             file=sys.stderr,
             flush=True,
         )
-    missed = [f"{each['plan']}, {each['shape']}, {each['recompute']}" for each in found if abs(each["difference"]) > WITHIN]
-    if not options.only:
-        dits = {name: str(config) for name, config in SHAPES.items()}
-        about = {"dit": dits, "latent_size": LATENT_SIZE, "frames": CHUNKS * FRAMES_PER_CHUNK, "dtype": "float32"}
-        write_report("train_memory", about, {"within": WITHIN, "missed": missed, "rows": found})
+        kept = merged(found, before)
+        measured = {"within": WITHIN, "missed": names_of_missed(kept), "rows": kept}
+        write_report("train_memory", about, measured, shown=False)
+    missed = names_of_missed(found)
     sys.exit(f"off the plan by more than {WITHIN:.0%}: {'; '.join(missed)}" if missed else 0)
 
 

@@ -4,7 +4,8 @@
     python -m benchmarks.train_step --only 14b-lora-full    # the other rows stay as they were
     python -m benchmarks.train_step --kernels               # and how long kernels of each kind take
     python -m benchmarks.train_step --miniature             # tiny, on any device, to see that it runs; nothing is written
-    python -m benchmarks.train_step --page                  # writes the last result into docs/training.md, and its plot
+    python -m benchmarks.train_step --page                  # writes the last result into docs/training.md, and its plot,
+                                                            # beside what the planner says now
 
 480x832 and 21 latent frames (32,760 tokens) in chunks of 3, diffusion forcing over all that came before, one clip, random
 weights, by the learner that `millstream train RECIPE` uses. *Forward and backward* is without the optimiser, in time and
@@ -30,6 +31,7 @@ from benchmarks.pages import row, write_between
 from benchmarks.report import RESULTS, write_report
 from millstream.commands.report import current_commit
 from millstream.core.config import SPATIAL_STRIDE
+from millstream.core.files import write_whole
 from millstream.core.presets import find_model
 from millstream.models.adapters import add_adapters
 from millstream.models.registry import load_dit
@@ -40,8 +42,16 @@ from millstream.parallel.training.plan import ParallelPlan
 from millstream.parallel.training.task import FlowRows, TrainingTask
 from millstream.planner.flops import call_flops
 from millstream.planner.hardware import DEVICES
-from millstream.planner.training import LearningWork, TrainingState, learner_state, learning_peak, learning_time
-from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
+from millstream.planner.memory import dit_parameters
+from millstream.planner.training import (
+    LearningWork,
+    TrainingState,
+    learner_state,
+    learning_peak,
+    learning_time,
+    lora_parameters,
+)
+from millstream.trainer.sequence import ChunkedSequence, diffusion_forced, frames_seen
 from millstream.trainer.tuning.recipe import TuningRecipe
 from millstream.trainer.tuning.rows import flow_error
 
@@ -50,6 +60,7 @@ MINIATURE = "wan-tiny", (32, 64)
 RUNS, WARM_UP = 4, 1
 SMALL, LARGE = "wan2.1-t2v-1.3b", "wan2.1-t2v-14b"
 LORA_RANK = 32
+LAYOUT = diffusion_forced(FRAMES // FRAMES_PER_CHUNK, FRAMES_PER_CHUNK, FRAMES)
 CASES: dict[str, dict[str, Any]] = {
     "1.3b-none": {"model": SMALL, "recompute": "none"},
     "1.3b-selective": {"model": SMALL, "recompute": "selective"},
@@ -79,8 +90,44 @@ class Trained(NamedTuple):
 
     learner: Learner
     rows: FlowRows
+
+
+class Planned(NamedTuple):
+    """What the planner is told of a case."""
+
     work: LearningWork
     state: TrainingState
+
+
+def plan_of(case: dict[str, Any], size: tuple[int, int] = SIZE) -> Planned:
+    spec, rank, masters = find_model(case["model"]), case.get("rank", 0), case.get("masters", False)
+    tokens = size[0] * size[1] // (SPATIAL_STRIDE * spec.dit.patch) ** 2
+    work = LearningWork(
+        dit=spec.dit,
+        tokens=FRAMES * tokens,
+        keys=frames_seen(LAYOUT) * tokens,
+        recompute=case["recompute"],
+        is_frozen=rank > 0,
+        learning_bytes=2 if masters else 4,
+    )
+    learning = lora_parameters(spec.dit, rank) if rank else dit_parameters(spec.dit)
+    frozen = dit_parameters(spec.dit) if rank else 0
+    state = learner_state(
+        learning, frozen, data="replicas", ranks=1, frozen_bytes=2, learning_bytes=work.learning_bytes, masters=masters
+    )
+    return Planned(work, state)
+
+
+def planned(case: dict[str, Any]) -> dict[str, float]:
+    """Of a case on the card that it is measured on; the planner speaks of bf16."""
+    if case.get("precision", "bf16") != "bf16":
+        return {}
+    work, state = plan_of(case)
+    return {
+        "planned_seconds": learning_time(work, DEVICES["h200"]).total / 1e3,
+        "planned_peak_gib": learning_peak(work, replace(state, optimizer=0.0, masters=0.0)) / 2**30,
+        "planned_step_peak_gib": learning_peak(work, state) / 2**30,
+    }
 
 
 def prepare(case: dict[str, Any], size: tuple[int, int], device: torch.device) -> Trained:
@@ -91,14 +138,11 @@ def prepare(case: dict[str, Any], size: tuple[int, int], device: torch.device) -
     recipe = TuningRecipe(**asked, precision=precision, masters=masters, compile=compiler)
     is_narrow = rank > 0 or recipe.learns_in == "bf16"
     dit = load_dit(spec, recipe.weights, device=device, dtype=torch.bfloat16 if is_narrow else torch.float32)
-    frozen = sum(parameter.numel() for parameter in dit.parameters()) if rank else 0
     dit.requires_grad_(requires_grad=True)
     if rank:
         add_adapters(dit, rank=rank, alpha=rank, parts=("self_attn", "cross_attn", "ffn"))
-    learning = sum(parameter.numel() for parameter in dit.parameters() if parameter.requires_grad)
     latent_size = size[0] // SPATIAL_STRIDE, size[1] // SPATIAL_STRIDE
-    layout = diffusion_forced(FRAMES // FRAMES_PER_CHUNK, FRAMES_PER_CHUNK, FRAMES)
-    sequence = ChunkedSequence(layout, spec.dit, latent_size, device)
+    sequence = ChunkedSequence(LAYOUT, spec.dit, latent_size, device)
     options = replace(recipe.options, compile=recipe.backend(device.type))
     groups = create_training_groups(plan, device)
     learner = make_learner(
@@ -109,18 +153,7 @@ def prepare(case: dict[str, Any], size: tuple[int, int], device: torch.device) -
     latents = torch.randn(1, FRAMES, spec.dit.channels, *latent_size, device=device)
     text = torch.randn(1, spec.dit.text_tokens, spec.dit.text_width, device=device)
     rows = FlowRows(latents, 1000 * torch.rand(1, FRAMES, device=device), text, torch.randn_like(latents))
-    work = LearningWork(
-        dit=spec.dit,
-        tokens=sequence.num_tokens,
-        keys=sequence.keys_per_query,
-        recompute=recipe.recompute,
-        is_frozen=rank > 0,
-        learning_bytes=2 if masters else 4,
-    )
-    state = learner_state(
-        learning, frozen, data=plan.data, ranks=1, frozen_bytes=2, learning_bytes=work.learning_bytes, masters=masters
-    )
-    return Trained(learner, rows, work, state)
+    return Trained(learner, rows)
 
 
 def measure(name: str, *, miniature: bool, kernels: bool) -> dict[str, Any]:
@@ -128,7 +161,7 @@ def measure(name: str, *, miniature: bool, kernels: bool) -> dict[str, Any]:
     case, size = CASES[name], SIZE
     if miniature:
         case, size = case | {"model": MINIATURE[0]}, MINIATURE[1]
-    learner, rows, work, state = prepare(case, size, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    learner, rows = prepare(case, size, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
     def forward_and_backward() -> None:
         learner._backward(rows)
@@ -136,6 +169,7 @@ def measure(name: str, *, miniature: bool, kernels: bool) -> dict[str, Any]:
 
     alone_s, alone_gib = timed(forward_and_backward)
     step_s, step_gib = timed(lambda: learner.learn(rows))
+    work = plan_of(case, size).work
     flops = call_flops(work.dit, work.tokens, round(work.keys)) * (2 if work.is_frozen else 3)
     found: dict[str, Any] = {
         "seconds": alone_s,
@@ -146,13 +180,7 @@ def measure(name: str, *, miniature: bool, kernels: bool) -> dict[str, Any]:
     }
     if kernels:
         found["kernels"] = kernel_times(forward_and_backward)
-    if learner.options.precision == "fp8":
-        return found  # the planner speaks of bf16
-    return found | {
-        "planned_seconds": learning_time(work, DEVICES["h200"]).total / 1e3,
-        "planned_peak_gib": learning_peak(work, replace(state, optimizer=0.0, masters=0.0)) / 2**30,
-        "planned_step_peak_gib": learning_peak(work, state) / 2**30,
-    }
+    return found
 
 
 def masters_gib(learner: Learner) -> float:
@@ -193,6 +221,11 @@ def kernel_times(run: Callable[[], object]) -> dict[str, Any]:
         if kind in ("walks", "other"):
             walks.append((name[:100], count, round(ms, 2)))
     return {**{kind: round(ms, 1) for kind, ms in totals.items()}, "dearest": sorted(walks, key=lambda row: -row[2])[:24]}
+
+
+def replanned(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Cases that were measured, beside what the planner says now."""
+    return {name: case | rounded(planned(CASES[name])) for name, case in found.items()}
 
 
 def off_plan(found: dict[str, dict[str, float]]) -> list[str]:
@@ -254,8 +287,11 @@ def plot(report: dict[str, Any], path: Path) -> None:
 
 
 def write_page() -> None:
-    docs = RESULTS.parents[1] / "docs"
-    report = json.loads((RESULTS / "train_step.json").read_text())
+    docs, path = RESULTS.parents[1] / "docs", RESULTS / "train_step.json"
+    report = json.loads(path.read_text())
+    cases = replanned(report["measured"]["cases"])
+    report["measured"] |= {"cases": cases, "off_plan": off_plan(cases)}
+    write_whole(path, json.dumps(report, indent=2) + "\n")
     write_between(docs / "training.md", "benchmarks.train_step", table(report))
     plot(report, docs / "pictures" / "train-step.png")
 
@@ -289,6 +325,10 @@ def in_own_process(name: str, flags: list[str]) -> dict[str, Any]:
     if done.returncode:
         return {"failed": done.returncode}
     found = json.loads(done.stdout.splitlines()[-1])
+    return rounded(found)
+
+
+def rounded(found: dict[str, Any]) -> dict[str, Any]:
     return {what: round(value, 4) if isinstance(value, float) else value for what, value in found.items()}
 
 
@@ -297,7 +337,7 @@ def keep(name: str, found: dict[str, Any]) -> None:
     path = RESULTS / "train_step.json"
     before = json.loads(path.read_text())["measured"]["cases"] if path.is_file() else {}
     cases = before | {name: found | {"commit": current_commit()}}
-    cases = {each: cases[each] for each in CASES if each in cases}
+    cases = replanned({each: cases[each] for each in CASES if each in cases})
     asked = {"size": SIZE, "latent_frames": FRAMES, "frames_per_chunk": FRAMES_PER_CHUNK, "batch": 1, "precision": "bf16"}
     write_report("train_step", asked, {"cases": cases, "published": PUBLISHED, "off_plan": off_plan(cases)})
 

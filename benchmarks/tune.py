@@ -1,33 +1,34 @@
 """Is Brook better for having been tuned by reward? Five ways at equal time, judged by a judge that none of them has seen.
 
-    millstream train judge --out out/tune/judge
-    python -m benchmarks.tune --judge out/tune/judge/judge.safetensors --minutes 0.5 --slice 9
+    python -m benchmarks.tune --slice 8.5 --bring OUT
 
-Goes on where it was: what is done is kept in `--out`, and the result is written after every piece. `--slice 9` ends a call
-after nine minutes, within a run of tuning if it must; the next call goes on from there. `--set lr=1e-4` changes the recipe
-(give another `--out` then), `--only` does some pieces of these alone, in this order:
+Goes on where it was: what is done is a row in `--out`, kept as soon as it is, and the result is written after every row.
+`--slice 8.5` ends a call after so many minutes, within a run of tuning if it must; one that is cut off loses a minute of it.
+`--bring OUT` copies all that another machine needs: rows, the result, classifiers, tuned files (each below 16 MiB). There
+`--from OUT` goes on with what is missing, and makes tuned files whole again. `--only` does some rows alone. In this order:
 
-    before            the model as it was
-    forks             sixteen futures of one past against sixteen streams with a past each
-    fork-grpo/0       one way with one seed: tunes, then judges at 2 s; all ways, then the next seed
-    late/before       the same streams until 120 s: drift is the most that any attribute has lost since 2 s
-    late/fork-grpo/0  ... with all seeds, then kl-0/0; late/ of any other, and gradient-first/0, if they are asked for
+    judge, second        the held-back judge, and a second classifier to reward by, if they are not there
+    before               the model as it was, at 2 s
+    gradient/0           one way with one seed: tunes for `--minutes`, then judges at 2 s
+    longer/0             the same run goes on until it has had `--longer` minutes
+    late/before          the same streams until 120 s: drift is the most that any attribute has lost since 2 s
+    late/longer/0        ... then all of that with the other seeds
+    grpo/0, ppo/0, fork-grpo/0, best-of-n/0    for `--minutes` each
+    grpo/1, ...          the other seeds
+    forks                sixteen futures of one past against sixteen streams with a past each (results/tune_forks.json)
+    kl-0/0               ... and late/ of any other, and gradient-first/0, if they are asked for
 
 Every way has the same minutes of trying, rolling out, rewarding and learning and the same reward, learns from 128 streams a
 step (`gradient` from the 64 of 128 that missed most), and is exported by what its last step left: nothing was chosen by the
-judge. `best-of-n` learns to repeat the best of each group, `gradient` follows the classifiers' gradients through both steps of
-Brook, `gradient-first` through the second to the first alone. `kl-0` is fork-grpo with nothing that holds it to the model it
-was, with one seed: what a reward is then worth. Adherence is relative to renders of the same scenes, over prompts that training
-saw and held-out ones together. `python -m benchmarks.tuning_page` writes what was found into docs/tuning.md.
+judge. What is judged is the exported file, in the half precision that ships. `best-of-n` learns to repeat the best of each
+group, `gradient` follows the classifiers' gradients through both steps of Brook, `gradient-first` through the second to the
+first alone. `kl-0` is fork-grpo with nothing that holds it to the model it was: what a reward is then worth. Adherence is
+relative to renders of the same scenes, over prompts that training saw and held-out ones together. `--set lr=1e-4` changes the
+recipe (give another `--out` then). `python -m benchmarks.tuning_page` writes what was found into docs/tuning.md.
 
-More classifiers make a reward that is harder to cheat, and one that is neither theirs nor the judge chooses what is exported:
-
-    millstream train judge --out out/second --architecture convolutions --size 256 --seed 11
-    millstream train judge --out out/third --seed 12 --size 160
-    python -m benchmarks.tune --judge ... --classifier out/second/judge.safetensors --validator out/third/judge.safetensors \\
-        --every 20 --minutes 5 --only before,gradient/0
-
-`--every 20` shows both, and by the judge the two weakest of 96 prompts, every so many steps; that costs none of the minutes.
+To ship what won: copy `out/tune/longer-0/brook.safetensors` over the one in `millstream/models/brook/`, write its fingerprint
+(`millstream.core.files.file_digest`) into `files.py` there, and measure `millstream train ranges --weights bundled` again. Its
+decoders stay: they were not tuned.
 """
 
 from __future__ import annotations
@@ -35,32 +36,32 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
-import statistics
+import shutil
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
 from benchmarks.report import write_report
-from millstream.core.files import write_whole
+from benchmarks.tuning.carried import CLASSIFIER, bring, take
+from benchmarks.tuning.fork_times import FUTURES, PAST, fork_times
+from benchmarks.tuning.rows import BEFORE, LATE, Row, Rows
+from benchmarks.tuning.spent import SpentTime
 from millstream.core.presets import find_model
 from millstream.engine.device_choice import choose_device
-from millstream.models.registry import LoadedModel, load_model
+from millstream.models.brook.files import BUNDLED, PATH
+from millstream.models.registry import load_model
 from millstream.ops.precision import working_dtype
 from millstream.trainer.evaluate.adherence import judge_prompts
 from millstream.trainer.evaluate.classifier import load_classifier
+from millstream.trainer.evaluate.held_back import JudgeTraining, train_judge
 from millstream.trainer.plan import RECIPES
-from millstream.trainer.policy.control import Evaluated
-from millstream.trainer.policy.evaluation import Evaluation
 from millstream.trainer.policy.recipe import PolicyRecipe, read_policy_recipe
-from millstream.trainer.policy.rollouts import RolloutEngine, RolloutPlan
-from millstream.trainer.policy.run import PolicyReport, PolicyRun
+from millstream.trainer.policy.run import CURVE, PolicyReport, PolicyRun
 from millstream.trainer.reward.rewards import RewardPlan
-from millstream.trainer.tuning.export import export
+from millstream.trainer.tuning.export import BROOK, export
 
 BEGUN = time.perf_counter()
 GRADIENT: dict[str, Any] = {
@@ -68,107 +69,106 @@ GRADIENT: dict[str, Any] = {
     "kl_coefficient": 2e-4, "kl_target": 120.0, "kl_bound": 600.0,
 }  # fmt: skip
 """8 nats a chunk are latents moved by 0.05 of their deviation: nothing becomes another thing by so little. 120 are 0.2."""
+LONGER, CONTINUED = "longer", "gradient"
+"""The way that goes on, and whose runs it does."""
 WAYS: dict[str, dict[str, Any]] = {
-    "fork-grpo": {"algorithm": "grpo"},
+    LONGER: GRADIENT,
+    CONTINUED: GRADIENT,
     "grpo": {"algorithm": "grpo", "fork": (0, 0)},
     "ppo": {"algorithm": "ppo", "fork": (0, 0), "shared_start": False},
+    "fork-grpo": {"algorithm": "grpo"},
     "best-of-n": {"algorithm": "best-of-n"},
-    "gradient": GRADIENT,
     "gradient-first": GRADIENT | {"learn_steps": (0,)},
     "kl-0": {"algorithm": "grpo", "kl_coefficient": 0.0, "kl_target": 0.0},
 }
-COMPARED = ("fork-grpo", "grpo", "ppo", "best-of-n", "gradient")
-BEFORE, FORKS, LATE, SPENT = "before", "forks", "late", "spent.json"
+COMPARED = ("grpo", "ppo", "fork-grpo", "best-of-n")
+"""With `CONTINUED`, at equal time."""
+JUDGE, SECOND = "judge", "second"
+CLASSIFIERS = {JUDGE: JudgeTraining(), SECOND: JudgeTraining(architecture="convolutions", size=256, seed=11, steps=2500)}
+"""The second learns for as long as the bundled one did."""
+FORKS = "forks"
 SOON = 2.0
 """Seconds."""
-CURVE_COUNT, VALIDATED = 48, 384
-"""Prompts of each kind that are judged along the way, and of those that are validated."""
-WEAKEST = ("thing", "motion")
-PHASES = ("sync_s", "try_s", "rollout_s", "reward_s", "learn_s")
-
-
-def tuned(way: str, seed: int, asked: argparse.Namespace, folder: Path) -> Path | None:
-    """The file that so many minutes of one way leave; None where `--slice` ended first and there is more to do."""
-    recipe = _recipe(way, seed, asked)
-    spec, device, kept = find_model(recipe.model), choose_device(asked.device), folder / SPENT
-    folder.mkdir(parents=True, exist_ok=True)
-    run = PolicyRun(recipe, spec, folder, Path.cwd(), device)
-    spent = json.loads(kept.read_text()) if kept.exists() else {"seconds": 0.0, "steps": 0, "streams": 0}
-
-    def report(said: PolicyReport) -> None:
-        numbers = said.numbers
-        spent["seconds"] += sum(numbers.get(name, 0.0) for name in PHASES)
-        spent["steps"] += 1
-        spent["streams"] += recipe.batch
-        if said.step < 3 or spent["steps"] % 10 == 0:
-            where = ", ".join(f"{name} {numbers[name]:.2f}" for name in PHASES if name in numbers)
-            kl = f", kl {numbers['kl']:.2f} x {numbers['kl_coefficient']:.3g}" if "kl" in numbers else ""
-            print(f"  step {said.step + 1}: reward {numbers['reward']:.4f}{kl}; {where}", flush=True)
-
-    def is_enough() -> bool:
-        return spent["seconds"] >= 60 * asked.minutes or is_over(asked)
-
-    def show(step: int, found: Evaluation, _: list[Evaluated]) -> None:
-        if asked.every:
-            model = replace(run.engine.model, dit=run.engine.dit)
-            said = _line(BEFORE, {"judged": judge_model(model, asked, 2 if asked.miniature else CURVE_COUNT, (SOON,))}, asked)
-            by = f"reward {found.reward:.4f}, validator {found.judge:.4f} {_shares(found.attributes)}"
-            print(f"  at step {step}, {spent['seconds']:.0f} s: {by}, flicker {found.flicker:.4f}; judge: {said}", flush=True)
-
-    is_done = run.train(report, is_enough, show)
-    write_whole(kept, json.dumps(spent))
-    if run.has_parted:
-        print(f"  reward and validator parted after {spent['steps']} steps")
-    return export(recipe, spec, folder, run.learnt()) if is_done or spent["seconds"] >= 60 * asked.minutes else None
-
-
-def _shares(attributes: dict[str, float]) -> str:
-    return "(" + ", ".join(f"{name} {share:.3f}" for name, share in attributes.items()) + ")"
+NEVER = 1_000_000
+KEPT_EVERY = 25
+"""Steps between checkpoints: what a run that is cut off loses."""
 
 
 def is_over(asked: argparse.Namespace) -> bool:
     """Whether this call has had its time."""
-    return time.perf_counter() - BEGUN >= 60 * asked.slice
+    return bool(time.perf_counter() - BEGUN >= 60 * asked.slice)
 
 
-def _recipe(way: str, seed: int, asked: argparse.Namespace) -> PolicyRecipe:
+def classifier_path(name: str, asked: argparse.Namespace) -> Path:
+    path: Path = asked.out / f"{name}{CLASSIFIER}"
+    return path
+
+
+def trained(name: str, asked: argparse.Namespace) -> Row:
+    """A classifier, and how well it names what renders show."""
+    plan, folder = CLASSIFIERS[name], asked.out / name
+    if asked.miniature:
+        plan = JudgeTraining(clips=2, steps=1, batch=2, size=16, examined=2, architecture=plan.architecture, seed=plan.seed)
+    path, found = train_judge(plan, folder, choose_device(asked.device), lambda report: None)
+    path.replace(classifier_path(name, asked))
+    return {"named": found, "training": asdict(plan)}
+
+
+def tuned(way: str, seed: int, asked: argparse.Namespace) -> Row | None:
+    """Tunes one way for its minutes and exports it: what that took and how it went; None where `--slice` ended first."""
+    recipe, minutes = recipe_of(way, seed, asked), asked.longer if way == LONGER else asked.minutes
+    spec, folder = find_model(recipe.model), asked.out / f"{CONTINUED if way == LONGER else way}-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    run, spent = PolicyRun(recipe, spec, folder, Path.cwd(), choose_device(asked.device)), SpentTime(folder / CURVE)
+
+    def report(said: PolicyReport) -> None:
+        spent.add(said.step + 1, said.numbers)
+        if said.step < 3 or said.step % 10 == 9:
+            numbers = (f"{name} {said.numbers[name]:.4g}" for name in ("reward", "kl_reached") if name in said.numbers)
+            print(f"  step {said.step + 1}, {spent.seconds:.0f} s: {', '.join(numbers)}", flush=True)
+
+    run.train(report, lambda: spent.seconds >= 60 * minutes or is_over(asked))  # one that had enough takes a step: it is loaded
+    if spent.seconds < 60 * minutes:
+        return None
+    summary = spent.summary(recipe.batch)
+    as_done = msgspec.structs.replace(recipe, steps=int(summary["steps"]))  # what the file says of itself
+    export(as_done, spec, asked.out / f"{way}-{seed}", run.learnt())
+    return {"spent": summary, "curve": spent.curve()}
+
+
+def recipe_of(way: str, seed: int, asked: argparse.Namespace) -> PolicyRecipe:
     """The one that ships, changed in what the ways differ in."""
-    never = 1_000_000
-    changes = {
-        "seed": seed,
-        "steps": never,
-        "judge": str(asked.validator or ""),
-        "evaluate_every": asked.every or never,
-        "evaluate_prompts": VALIDATED if asked.every and not asked.miniature else 1,
-        "checkpoint_every": never,
-    }
-    small = {"height": 64, "width": 64, "prompts_per_step": 1, "group": 2, "fork": (1, 1)}
+    never = {"steps": NEVER, "evaluate_every": NEVER, "judge": "", "evaluate_prompts": 1, "checkpoint_every": KEPT_EVERY}
+    small = {"height": 64, "width": 64, "prompts_per_step": 1, "group": 2, "tried": 1, "fork": (1, 1), "precision": "fp32"}
     recipe = read_policy_recipe(asked.recipe or RECIPES / "reward-brook.toml")
     wanted = msgspec.toml.decode("\n".join(asked.set).encode())
-    by_all = {"rewards": [each for reward in recipe.rewards for each in _by_all(reward, asked.classifier)]}
-    plain = msgspec.to_builtins(recipe) | msgspec.to_builtins(by_all)
-    changed = plain | WAYS[way] | (small if asked.miniature else {}) | wanted | changes
+    second = str(classifier_path(SECOND, asked))
+    seen = [msgspec.structs.replace(each, views=1) for each in recipe.rewards] if asked.miniature else recipe.rewards
+    by_both = {"rewards": [each for reward in seen for each in _by_both(reward, second)]}
+    plain = msgspec.to_builtins(recipe) | msgspec.to_builtins(by_both)
+    changed = plain | WAYS[way] | (small if asked.miniature else {}) | wanted | never | {"seed": seed}
     return msgspec.convert(changed, PolicyRecipe)
 
 
-def _by_all(reward: RewardPlan, more: list[str]) -> list[RewardPlan]:
-    """The same reward by so many more classifiers, which count alike."""
+def _by_both(reward: RewardPlan, second: str) -> list[RewardPlan]:
+    """The same reward by two classifiers, which count alike: what fools one need not fool the other."""
     if reward.kind != "attributes":
         return [reward]
-    names, scale = [reward.classifier, *more], reward.scale / (1 + len(more))
-    return [msgspec.structs.replace(reward, classifier=name, scale=scale) for name in names]
+    half = msgspec.structs.replace(reward, scale=reward.scale / 2)
+    return [half, msgspec.structs.replace(half, classifier=second)]
 
 
-def judged(weights: str, asked: argparse.Namespace, count: int, seconds: tuple[float, ...]) -> list[dict[str, Any]]:
+def base_of(asked: argparse.Namespace) -> Path:
+    """The file that is tuned."""
+    (weights,) = recipe_of(CONTINUED, 0, asked).weights
+    return PATH if weights == BUNDLED else Path(weights)
+
+
+def judged(weights: Path, asked: argparse.Namespace, count: int, seconds: tuple[float, ...]) -> list[dict[str, Any]]:
     """By the held-back judge at the last of `seconds`: of prompts that training saw, and of held-out ones."""
     device = choose_device(asked.device)
-    return judge_model(
-        load_model(find_model("brook"), [weights], device=device, dtype=working_dtype(device)), asked, count, seconds
-    )
-
-
-def judge_model(model: LoadedModel, asked: argparse.Namespace, count: int, seconds: tuple[float, ...]) -> list[dict[str, Any]]:
-    judge, config = load_classifier(asked.judge, model.device), _recipe("grpo", 0, asked).stream(model.spec)
+    model = load_model(find_model("brook"), [str(weights)], device=device, dtype=working_dtype(device))
+    judge, config = load_classifier(classifier_path(JUDGE, asked), device), recipe_of("grpo", 0, asked).stream(model.spec)
     both = (
         judge_prompts(model, judge, config=config, held_out=held_out, count=count, seconds=seconds)
         for held_out in (False, True)
@@ -176,182 +176,106 @@ def judge_model(model: LoadedModel, asked: argparse.Namespace, count: int, secon
     return [asdict(each.moments[-1]) | {"real": each.real} for each in both]
 
 
-def forks(asked: argparse.Namespace) -> dict[str, float]:
-    """Seconds of groups of sixteen futures, each group with one past and each stream with its own: until they are streamed, and
-    until they are pictures on the device, where rewards look. Own pasts are made into pictures too, as people see them."""
-    recipe, spec, device = _recipe("fork-grpo", 0, asked), find_model("brook"), choose_device(asked.device)
+def forks(asked: argparse.Namespace) -> Row:
+    recipe, spec, device = recipe_of("fork-grpo", 0, asked), find_model("brook"), choose_device(asked.device)
     engine = PolicyRun(recipe, spec, asked.out / FORKS, Path.cwd(), device).engine
-    groups, count, past = (1, 2, 2) if asked.miniature else (recipe.prompts_per_step, 16, 8)
-    prompts, chunks = (spec.default_prompt,) * groups, recipe.chunks
-    plans = {
-        "one_past": RolloutPlan(prompts=prompts, group=count, chunks=chunks, fork_at=past, seed=0),
-        "own_pasts": RolloutPlan(prompts=prompts * count, group=1, chunks=chunks, fork_at=past, seed=0),
-    }
-    found: dict[str, float] = {"groups": groups, "futures": count, "chunks_of_past": past, "chunks_of_future": chunks}
-    for name, plan in plans.items():
-        times = [_seconds(engine, plan) for _ in range(1 if asked.miniature else 4)]  # the first warms up
-        streamed, shown = (statistics.median(each) for each in zip(*times[-3:], strict=True))
-        found |= {f"{name}_s": shown, f"{name}_streamed_s": streamed, f"{name}_sample_ms": 1e3 * shown / (groups * count)}
-    better = {f"times_better{way}": found[f"own_pasts{way}_s"] / found[f"one_past{way}_s"] for way in ("", "_streamed")}
-    return found | better
+    groups, futures, past, times = (1, 2, 2, 1) if asked.miniature else (recipe.prompts_per_step, FUTURES, PAST, 4)
+    return {**fork_times(engine, groups=groups, chunks=recipe.chunks, futures=futures, past=past, times=times)}
 
 
-def _seconds(engine: RolloutEngine, plan: RolloutPlan) -> tuple[float, float]:
-    """Until everything is streamed, and until it is pictures."""
-    begun = time.perf_counter()
-    made = engine.roll(plan)
-    streamed = _when_done(engine) - begun
-    engine.show(made)
-    return streamed, _when_done(engine) - begun
-
-
-def _when_done(engine: RolloutEngine) -> float:
-    if engine.model.device.type == "cuda":
-        torch.cuda.synchronize(engine.model.device)
-    return time.perf_counter()
-
-
-def piece(name: str, asked: argparse.Namespace) -> None:
-    """One piece, written down when it is done; nothing where `--slice` ended within it."""
-    begun, done = time.perf_counter(), _kept(name, asked)
-    of, late = name.removeprefix(f"{LATE}/"), name.startswith(f"{LATE}/")
-    folder = asked.out / of.replace("/", "-")
-    weights = "bundled" if of == BEFORE else str(folder / "brook.safetensors")
-    found: dict[str, Any]
+def made(name: str, asked: argparse.Namespace) -> Row | None:
+    """One row; None where `--slice` ended within it."""
+    if name in CLASSIFIERS:
+        return trained(name, asked)
     if name == FORKS:
-        found = dict(forks(asked))
-    elif late:
-        if of != BEFORE and not Path(weights).exists():
-            raise SystemExit(f"{name} needs {of} first")
-        found = {"judged": judged(weights, asked, asked.late_count, (SOON, asked.late))}
-    else:
+        return forks(asked)
+    of = name.removeprefix(f"{LATE}/")
+    weights = base_of(asked) if of == BEFORE else asked.out / of.replace("/", "-") / BROOK
+    if of != name:
+        if not weights.exists():
+            raise SystemExit(f"{name} needs the file that {of} left, {weights}: it was tuned elsewhere and did not come along")
+        return {"judged": judged(weights, asked, asked.late_count, (SOON, asked.late))}
+    row: Row | None = {}
+    if name != BEFORE:
         way, _, seed = name.partition("/")
-        if name != BEFORE and not Path(weights).exists() and tuned(way, int(seed), asked, folder) is None:
-            print(f"{name}: {time.perf_counter() - begun:.0f} s, and there is more to do: call it again")
-            return
-        found = {"judged": judged(weights, asked, asked.count, (SOON,))}
-        if name != BEFORE:
-            found["spent"] = json.loads((folder / SPENT).read_text())
-    found["wall_s"] = time.perf_counter() - begun
-    write_whole(done, json.dumps(found, indent=2) + "\n")
-    print(f"{name}: {found['wall_s']:.0f} s; {_line(name, found, asked)}", flush=True)
+        row = tuned(way, int(seed), asked)
+    return None if row is None else {"judged": judged(weights, asked, asked.count, (SOON,)), **row}
 
 
-def _kept(name: str, asked: argparse.Namespace) -> Path:
-    path: Path = asked.out / f"{name.replace('/', '-')}.json"
-    return path
+def all_rows(seeds: int) -> list[str]:
+    """What matters most comes first."""
+    rows = [JUDGE, SECOND, BEFORE]
+    for seed in range(seeds):
+        late = [f"{LATE}/{BEFORE}"] if seed == 0 else []
+        rows += [f"{CONTINUED}/{seed}", f"{LONGER}/{seed}", *late, f"{LATE}/{LONGER}/{seed}"]
+    for seed in range(seeds):
+        rows += [f"{way}/{seed}" for way in COMPARED]
+    return [*rows, FORKS, "kl-0/0"]
 
 
-def _read(name: str, asked: argparse.Namespace) -> dict[str, Any] | None:
-    path = _kept(name, asked)
-    return json.loads(path.read_text()) if path.exists() else None
+def known_rows(seeds: int) -> list[str]:
+    of_models = [BEFORE, *(f"{way}/{seed}" for way in WAYS for seed in range(seeds))]
+    return [*CLASSIFIERS, FORKS, *of_models, *(f"{LATE}/{each}" for each in of_models)]
 
 
-def _line(name: str, found: dict[str, Any], asked: argparse.Namespace) -> str:
-    """What there is to say of a piece: shares, and in points how far they are from the model as it was."""
-    if "judged" not in found:
-        return ", ".join(f"{key} {value:.3g}" for key, value in found.items())
-    figures = _figures(found["judged"])
-    before = _read(f"{LATE}/{BEFORE}" if name.startswith(LATE) else BEFORE, asked)
-    was = _figures(before["judged"]) if before else figures
-    return ", ".join(f"{key} {value:.3f} ({100 * (value - was[key]):+.1f})" for key, value in figures.items())
-
-
-def table(asked: argparse.Namespace) -> dict[str, Any]:
-    """Means over seeds, and how far each is from the model as it was, in points."""
-    found: dict[str, Any] = {}
-    if forked := _read(FORKS, asked):
-        found[FORKS] = forked
-    moments = {"": "soon", f"{LATE}/": LATE}
-    was = {name: _figures(read["judged"]) for prefix, name in moments.items() if (read := _read(prefix + BEFORE, asked))}
-    found[BEFORE] = dict(was)
-    if (before := _read(BEFORE, asked)) and all("real" in each for each in before["judged"]):
-        found[BEFORE]["real"] = {
-            name: statistics.mean(each["real"][name] for each in before["judged"]) for name in before["judged"][0]["real"]
-        }
-    for way in WAYS:
-        for prefix, name in moments.items():
-            runs = [read for seed in range(asked.seeds) if (read := _read(f"{prefix}{way}/{seed}", asked))]
-            if not runs or name not in was:
-                continue
-            figures = [_figures(run["judged"]) for run in runs]
-            mean = {key: statistics.mean(each[key] for each in figures) for key in figures[0]}
-            found.setdefault(way, {})[name] = {
-                "seeds": len(runs),
-                "mean": mean,
-                "points_better": {key: 100 * (mean[key] - was[name][key]) for key in mean},
-                "by_seed": figures,
-            }
-            if name == "soon":
-                found[way] |= {key: statistics.mean(run["spent"][key] for run in runs) for key in runs[0]["spent"]}
-    return found
-
-
-def _figures(found: list[dict[str, Any]]) -> dict[str, float]:
-    """Of seen and held-out prompts together."""
-    of = {name: statistics.mean(moment["adherence"][name] for moment in found) for name in found[0]["adherence"]}
-    figures = {name: statistics.mean(moment[name] for moment in found) for name in ("mean", "flicker", "lost")}
-    return of | {"weakest": statistics.mean(of[name] for name in WEAKEST)} | figures
-
-
-def parse() -> argparse.Namespace:
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--judge", type=Path, help="from millstream train judge")
-    parser.add_argument("--recipe", type=Path, help="another than reward-brook.toml")
-    parser.add_argument("--minutes", type=float, default=0.5, help="of each way and seed")
+    parser.add_argument("--minutes", type=float, default=1.0, help="of each way and seed")
+    parser.add_argument("--longer", type=float, default=4.0, help="of the way that goes on")
     parser.add_argument("--slice", type=float, default=1e9, help="minutes of this call; the next one goes on")
+    parser.add_argument("--bring", type=Path, help="folder that has all that is done after every row")
+    parser.add_argument("--from", type=Path, dest="brought", help="folder that --bring filled elsewhere")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--count", type=int, default=256, help="prompts of each kind that are judged")
     parser.add_argument("--late", type=float, default=120.0, help="second until which some go on")
-    parser.add_argument("--late-count", type=int, default=48, help="prompts of each kind that do")
-    parser.add_argument("--classifier", action="append", default=[], help="one more to reward by, from millstream train judge")
-    parser.add_argument("--validator", type=Path, help="that chooses what is exported; needs --every")
-    parser.add_argument("--every", type=int, default=0, help="steps between evaluations on the way; 0 for none")
-    parser.add_argument("--only", default="", help="pieces, with commas between")
+    parser.add_argument("--late-count", type=int, default=128, help="prompts of each kind that do")
+    parser.add_argument("--only", default="", help="rows, with commas between")
+    parser.add_argument("--recipe", type=Path, help="another than reward-brook.toml")
     parser.add_argument("--set", action="append", default=[], help="a line of the recipe: lr=1e-4")
     parser.add_argument("--table", action="store_true", help="only write down what there is")
     parser.add_argument("--miniature", action="store_true", help="tiny rollouts, to see that it works")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("out/tune"))
-    return parser.parse_args()
-
-
-def all_pieces(seeds: int) -> list[str]:
-    ways = [f"{way}/{seed}" for seed in range(seeds) for way in COMPARED]
-    late = [BEFORE, *(f"{COMPARED[0]}/{seed}" for seed in range(seeds))]
-    return [BEFORE, FORKS, *ways, *(f"{LATE}/{each}" for each in late), "kl-0/0"]
-
-
-def known_pieces(seeds: int) -> list[str]:
-    judged = [BEFORE, *(f"{way}/{seed}" for way in WAYS for seed in range(seeds))]
-    return [FORKS, *judged, *(f"{LATE}/{each}" for each in judged)]
-
-
-def main() -> None:
-    asked = parse()
-    pieces = asked.only.split(",") if asked.only else all_pieces(asked.seeds)
-    if unknown := set(pieces) - set(known_pieces(asked.seeds)):
-        raise SystemExit(f"--only {', '.join(sorted(unknown))}: choose of {', '.join(known_pieces(asked.seeds))}")
-    if not asked.table and (asked.judge is None or not asked.judge.is_file()):
-        raise SystemExit("give --judge: millstream train judge makes one")
-    if asked.validator is not None and not asked.every:
-        raise SystemExit("--validator looks at evaluations on the way: give --every 20")
-    for name in pieces:
-        if asked.table or is_over(asked):
-            break
-        if not _kept(name, asked).exists():
-            piece(name, asked)
-            report(asked)
-    if asked.table:
-        report(asked)
+    return parser.parse_args(arguments)
 
 
 def report(asked: argparse.Namespace) -> None:
-    recipe = msgspec.to_builtins(_recipe(COMPARED[0], 0, asked))
-    counts = {"count": asked.count, "late": asked.late, "late_count": asked.late_count, "every": asked.every}
-    configuration = {"minutes": asked.minutes, **counts, "ways": WAYS, "recipe": recipe}
-    with contextlib.redirect_stdout(io.StringIO()):  # lines of pieces are what is read meanwhile
-        write_report("tune-miniature" if asked.miniature else "tune", configuration, table(asked))
+    """Writes the results, from the rows that there are, and brings all of it to where it was asked for."""
+    rows, names, small = Rows(asked.out), known_rows(asked.seeds), "-miniature" if asked.miniature else ""
+    recipe = msgspec.to_builtins(recipe_of("fork-grpo", 0, asked))
+    times = {"minutes": asked.minutes, "longer": asked.longer, "late": asked.late}
+    asked_for = {**times, "count": asked.count, "late_count": asked.late_count, "ways": WAYS, "recipe": recipe}
+    with contextlib.redirect_stdout(io.StringIO()):  # lines of rows are what is read meanwhile
+        written = [write_report(f"tune{small}", asked_for, rows.table(tuple(WAYS), asked.seeds, names))]
+        if forked := rows.read(FORKS):
+            written.append(write_report(f"tune_forks{small}", {"recipe": recipe}, forked))
+    if asked.bring is not None:
+        bring(asked.out, asked.bring, names, [f"{LONGER}-{seed}" for seed in range(asked.seeds)], base_of(asked))
+        for path in written:
+            shutil.copyfile(path, asked.bring / path.name)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    asked = parse(arguments)
+    rows, wanted = Rows(asked.out), asked.only.split(",") if asked.only else all_rows(asked.seeds)
+    known = known_rows(asked.seeds)
+    if unknown := set(wanted) - set(known):
+        raise SystemExit(f"--only {', '.join(sorted(unknown))}: choose of {', '.join(known)}")
+    if asked.brought is not None:
+        take(asked.brought, asked.out, base_of(asked))
+    if asked.table or any(name in rows for name in known):
+        report(asked)  # a folder to bring things to may be empty
+    for name in [] if asked.table else wanted:
+        if name in rows or (name in CLASSIFIERS and classifier_path(name, asked).exists()):
+            continue
+        begun = time.perf_counter()
+        row = None if is_over(asked) else made(name, asked)
+        if row is None:
+            print(f"{name}: there is more to do: call it again")
+            return
+        rows.keep(name, row | {"wall_s": time.perf_counter() - begun})
+        print(f"{name}: {time.perf_counter() - begun:.0f} s; {rows.said_of(name, row)}", flush=True)
+        report(asked)
 
 
 if __name__ == "__main__":

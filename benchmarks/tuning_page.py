@@ -9,32 +9,36 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.pages import report_of, row, write_tables
-from benchmarks.tune import WAYS
+from benchmarks.tune import CONTINUED, LONGER, WAYS
 from millstream.trainer.data.vocabulary import CLASSES
 
 PAGE = Path(__file__).parents[1] / "docs" / "tuning.md"
 HUNDREDTHS = (*CLASSES, "flicker")
+LATER = ("mean", "lost")
 
 
 def tuned() -> Iterator[str]:
     report = report_of("tune")
     found, before = report["measured"], report["measured"]["before"]
-    yield row(["", *HUNDREDTHS, f"most lost until {report['configuration']['late']:.0f} s"])
-    yield "|---|" + "---|" * (len(HUNDREDTHS) + 1)
+    second = f"{report['configuration']['late']:.0f} s"
+    yield row(["", *HUNDREDTHS, f"all at {second}", f"most lost until {second}"])
+    yield "|---|" + "---|" * (len(HUNDREDTHS) + len(LATER))
     if real := before.get("real"):
-        yield row(["renders, named right", *(f"{100 * real[name]:.1f}" for name in CLASSES), "", ""])
-    lost = f"{100 * before['late']['lost']:.1f}" if "late" in before else ""
-    yield row(["Brook, of renders", *(f"{100 * before['soon'][name]:.1f}" for name in HUNDREDTHS), lost])
+        yield row(["renders, named right", *(f"{100 * real[name]:.1f}" for name in CLASSES), "", *("" for _ in LATER)])
+    later = [f"{100 * before['late'][name]:.1f}" if "late" in before else "" for name in LATER]
+    yield row(["Brook, of renders", *(f"{100 * before['soon'][name]:.1f}" for name in HUNDREDTHS), *later])
     for way in WAYS:
         if way in found:
             points, late = found[way]["soon"]["points_better"], found[way].get("late")
-            name = f"`{way}`, {found[way]['seconds'] / 60:.1f} minutes, {found[way]['steps']:.0f} steps"
-            lost = f"{late['points_better']['lost']:+.1f}" if late else ""
-            yield row([name, *(f"{points[name]:+.1f}" for name in HUNDREDTHS), lost])
+            of = CONTINUED if way == LONGER else way
+            name = f"`{of}`, {found[way]['seconds'] / 60:.1f} minutes, {found[way]['steps']:.0f} steps"
+            name += f", {seeds} seeds" if (seeds := found[way]["soon"]["seeds"]) > 1 else ""
+            later = [f"{late['points_better'][each]:+.1f}" if late else "" for each in LATER]
+            yield row([name, *(f"{points[each]:+.1f}" for each in HUNDREDTHS), *later])
 
 
 def forks() -> Iterator[str]:
-    found = report_of("tune")["measured"]["forks"]
+    found = report_of("tune_forks")["measured"]
     yield f"| {found['groups']} groups of {found['futures']} futures | with one past | with a past each | times better |"
     yield "|---|---|---|---|"
     for said, way in (("streamed", "_streamed"), ("streamed and shown", "")):

@@ -96,7 +96,7 @@ class FleetOfProcesses(Fleet):
         self.here.call(lambda: getattr(self.here.fleet, method)(*args))
 
     def trace(self) -> bytes:
-        recorder = self.here.fleet.recorder
+        recorder = self.here.fleet.notes.recorder
         assert recorder is not None, "nothing is recorded"
         return msgspec.json.encode(self.here.call(lambda: recorder.trace(time.monotonic())))
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from millstream.core.errors import ConfigError
+from millstream.core.errors import ConfigError, MillstreamError
 from millstream.core.toml_file import TomlFile, field_name
 
 
@@ -61,21 +61,32 @@ class ConfigFile(TomlFile):
 
     @contextmanager
     def located(self, context: typer.Context) -> Iterator[None]:
-        """Where an error names options that are said here, say where."""
+        """Where an error names options that are said here, or else quotes what one of them says, say where."""
         try:
             yield
-        except ConfigError as error:
-            places = [self.place((spelled,)) for name, spelled in self.fields.items() if _is_named(name, str(error), context)]
+        except MillstreamError as error:
+            said_here = {name: spelled for name, spelled in self.fields.items() if _is_from_file(name, context)}
+            named = [spelled for name, spelled in said_here.items() if _is_named(name, str(error))]
+            quoted = [spelled for spelled in said_here.values() if _is_quoted(self.content[spelled], str(error))]
+            places = [self.place((spelled,)) for spelled in named or quoted]
             if not places:
                 raise
             raise ConfigError(f"{self.path} {'; '.join(places)}: {error}") from None
 
 
-def _is_named(name: str, message: str, context: typer.Context) -> bool:
-    """Whether an error is about an option that the file has the say on."""
+def _is_from_file(name: str, context: typer.Context) -> bool:
+    """Whether the file has the say on an option."""
     source = context.get_parameter_source(name)
-    spelled = name.replace("_", "[-_]")
-    return source is not None and source.name == "DEFAULT_MAP" and bool(re.search(rf"(--|^){spelled}(?![\w-])", message))
+    return source is not None and source.name == "DEFAULT_MAP"
+
+
+def _is_named(name: str, message: str) -> bool:
+    """Whether an error is about an option: `--window`, `window 6 …`, `… with sink 9`."""
+    return bool(re.search(rf"(--|^|\bwith ){name.replace('_', '[-_]')}(?![\w-])", message))
+
+
+def _is_quoted(value: Any, message: str) -> bool:
+    return isinstance(value, str) and repr(value) in message
 
 
 def _type_in_file(annotation: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -162,6 +163,8 @@ class LifeOptions:
     def rewind_config(self) -> RewindConfig:
         if not self.rewind:
             return NO_REWIND
+        if self.rewind_memory == math.inf:
+            raise ConfigError("--rewind-memory is GiB for one session's states, got inf")
         return RewindConfig(states=self.rewind, every=self.rewind_every, max_bytes=int(self.rewind_memory * GIB))
 
     def limits(self) -> dict[str, Any]:

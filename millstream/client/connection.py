@@ -114,6 +114,12 @@ def _why(error: Exception) -> str:
             return msgspec.json.decode(error.response.body or b"", type=ErrorAnswer).error.message
         except msgspec.MsgspecError:
             pass
+    if isinstance(error, websockets.InvalidMessage):
+        return "what answers does not speak HTTP; if it has a certificate, its address begins with https"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted, {error.verify_message}; give what to trust as tls"
+    if isinstance(error, ssl.SSLError):
+        return "what answers does not speak TLS; without a certificate its address begins with http"
     return str(error) or "it does not answer"
 
 

@@ -52,6 +52,8 @@ BACKOFF_S = (0.05, 0.1, 0.25, 0.5, 1.0)
 PATIENCE_S = 60.0
 """For a session that was live to be live again."""
 MAX_UNANSWERED = 64
+AHEAD = "ahead_s"
+"""The field of `Attach` that a server refuses by name which does not know it."""
 ANSWERS = {Save: Saved, Fork: Forked, Rewind: Rewound, Keep: BranchKept, Record: RecordingMessage, Preview: Previews}
 """What is asked without an id, and what answers it; or an error does."""
 REPEATED = (Steer, End, *ANSWERS)
@@ -73,6 +75,8 @@ class FollowedConnection:
         self._questions: list[AnyClientMessage] = []
         """Of `ANSWERS`, the first one first."""
         self._goes_directly = True
+        self._says_ahead = True
+        """Whether what is yet to be played is said: servers that are older than this field refuse it."""
         self._dead_ends = 0
         """Addresses in a row that could not be reached."""
         self._lost_at: float | None = None
@@ -142,6 +146,11 @@ class FollowedConnection:
                 is_back, self._live, self._lost_at = self._lost_at is not None, heard, None
                 if is_back:
                     await self._say_again()
+            case ErrorMessage(code="bad_message") if self._lost_at is not None and self._says_ahead and AHEAD in heard.message:
+                self._says_ahead = False
+                assert self._opening is not None, "nothing was asked for yet"
+                await self._connection.say(self._as_followed(self._opening))
+                return True
             case ErrorMessage() if self._lost_at is not None and not heard.control_id:
                 if heard.code == "not_found" or time.monotonic() > self._lost_at + PATIENCE_S:
                     self._hello = None  # nothing to go back to
@@ -213,10 +222,10 @@ class FollowedConnection:
             return msgspec.structs.replace(opening, follow=follow)
         if not self._live.session:
             return View(version=VERSION, view=self._live.view, formats=opening.formats, follow=follow, seen=self._seen)
-        return Attach(
-            version=VERSION, session=self._live.session, formats=opening.formats, follow=follow, seen=self._seen,
-            ahead_s=max(0.0, self._dry_at - time.monotonic()),
-        )  # fmt: skip
+        attach = Attach(version=VERSION, session=self._live.session, formats=opening.formats, follow=follow, seen=self._seen)
+        if not self._says_ahead:
+            return attach
+        return msgspec.structs.replace(attach, ahead_s=max(0.0, self._dry_at - time.monotonic()))
 
     async def _say_again(self) -> None:
         for steer in list(self._unanswered.values()):

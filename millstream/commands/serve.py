@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import socket
@@ -17,7 +18,7 @@ import typer
 
 from millstream.commands.engine_from_options import check_or_join, load_engine, resolve
 from millstream.commands.memory import free_bytes, plain_out_of_memory, session_bytes
-from millstream.core.config import StreamConfig
+from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.engine_config import EngineOptions
 from millstream.core.errors import ConfigError, EngineFailed
 from millstream.core.examples import EXAMPLES
@@ -26,6 +27,7 @@ from millstream.engine.engine import Engine, stream_config
 from millstream.parallel.tiles import choose_grid
 from millstream.serving.admission_types import AdmissionConfig
 from millstream.serving.service import Service
+from millstream.session.pacing import Pace
 from millstream.video.live_source import parse_source
 
 try:
@@ -55,6 +57,9 @@ log = logging.getLogger(__name__)
 
 MEMORY_SHARE = 0.5
 """Of what is free once the model is loaded: the rest is for activations, pictures and everybody else."""
+SHARED_CORES = 1.4
+"""Times what a chunk took on a CPU, until one was made beside those who watch, and after one was late: a browser on the same
+two cores was seen to make it a quarter more."""
 STOP_S = 5
 """For requests under way, once it is told to stop."""
 NO_LIMITS = ClientRates(requests=(1e9, 1e9), saves=(1e9, 1e9), uploads=(1e9, 1e9), offers=(1e9, 1e9))
@@ -101,6 +106,26 @@ class ServeRequest:
     """Videos that sessions may restyle: NAME=FILE or NAME=ADDRESS."""
     log_json: bool = False
 
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ConfigError(f"--share must be above 0 and at most 1, got {self.share:g}")
+        sizes = {"--memory": self.memory_gib, "--longest-chunk": self.longest_chunk_s, "--lead": self.lead_s}
+        for option, size in sizes.items():
+            if size is not None and not 0 < size < math.inf:
+                raise ConfigError(f"{option} must be above 0, got {size:g}")
+        patience = {"--abandon": self.limits.abandon_s, "--idle": self.limits.idle_s, "--max-life": self.limits.max_life_s}
+        for option, seconds in patience.items():
+            if seconds is not None and not seconds > 0:
+                raise ConfigError(f"{option} must be above 0 seconds, got {seconds:g}")
+
+
+def check_lead(lead_s: float | None, stream: StreamConfig, fps: float | Literal["auto"]) -> None:
+    """That there is time to make a chunk in."""
+    try:
+        Pace(fps=stream.fps if fps == "auto" else fps, chunk_frames=pixel_frames(1, stream.frames_per_chunk), lead_s=lead_s)
+    except ConfigError as error:
+        raise ConfigError(f"--lead: {error}") from None
+
 
 def serve(request: ServeRequest) -> None:
     """Everything that can be refused is refused before a model is loaded; listening comes last."""
@@ -118,6 +143,7 @@ def serve(request: ServeRequest) -> None:
     ice_servers = tuple(IceServer.parse(text) for text in request.ice_servers)
     asked = request.options.engine
     stream = stream_config(request.stream or find_model(asked.model).stream, request.schedule, **request.changes)
+    check_lead(request.lead_s, stream, request.fps)
     engine_config = resolve(request.options)
     check_or_join(engine_config)
     choose_grid(stream.latent_size, len(asked.vae_devices) or 1)
@@ -236,6 +262,7 @@ def _service(request: ServeRequest, engine: Engine) -> Service:
             share=request.share,
             max_waiting=request.max_waiting,
             longest_chunk_s=request.longest_chunk_s,
+            margin=SHARED_CORES if engine.device.type == "cpu" else 1.0,
         ),
         session_bytes=partial(_declared_bytes, engine),
         batch=request.batch,

@@ -7,13 +7,12 @@ A run's folder can be read years later: the recipe, what it ran on, curves of re
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import msgspec
 import torch.distributed as dist
@@ -23,9 +22,9 @@ from rich.table import Column, Table
 
 from millstream.commands.plan.tune import choose_placement
 from millstream.commands.report import describe
+from millstream.commands.train.run_folder import keep_record, refuse_other_recipe, writing_to
 from millstream.commands.train.tune import process_group
 from millstream.core.config import SPATIAL_STRIDE, ModelSpec
-from millstream.core.errors import ConfigError
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.parallel.training.groups import create_world
@@ -42,7 +41,7 @@ from millstream.trainer.policy.run import PolicyReport, PolicyRun, make_actor, m
 from millstream.trainer.tuning.export import check_export, export
 from millstream.video.writer import VideoWriter
 
-RECIPE, RUN, PAGE, SAMPLES = "recipe.toml", "run.json", "curves.html", "samples"
+PAGE, SAMPLES = "curves.html", "samples"
 MIB = 2**20
 SHOWN = ("reward", "kl", "clipped", "left_out")
 """Of a step's numbers, in its line."""
@@ -58,10 +57,12 @@ def run_tune(path: Path, *, out: Path | None, device: str, dry_run: bool) -> Pat
         Console().print(_table(recipe, spec))
         return None
     folder = out or path.with_suffix("")
-    folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / RECIPE
-    if kept.exists() and kept.read_bytes() != path.read_bytes():
-        raise ConfigError(f"{folder} holds a run of another recipe; choose another --out, or remove it to begin anew")
+    with writing_to(folder):
+        refuse_other_recipe(folder, path)
+        return _train(recipe, spec, path, folder, device)
+
+
+def _train(recipe: PolicyRecipe, spec: ModelSpec, path: Path, folder: Path, device: str) -> Path | None:
     with process_group(device) as here, Interrupt() as interrupt:
         world = create_world() if dist.is_initialized() else None
         placement, line = choose_placement(recipe, spec, here, 1 if world is None else world.size)
@@ -72,7 +73,7 @@ def run_tune(path: Path, *, out: Path | None, device: str, dry_run: bool) -> Pat
             return None
         Console(stderr=True).print(line, soft_wrap=True, highlight=False)
         with closing(PolicyRun(recipe, spec, folder, path.parent, here, world)) as run:
-            _keep_record(path, folder, recipe)
+            keep_record(folder, path, _record(recipe))
             with ShownTuning(run) as shown:
                 finished = run.train(shown.add, lambda: interrupt.asked, shown.add_evaluation)
         if not finished:
@@ -83,11 +84,8 @@ def run_tune(path: Path, *, out: Path | None, device: str, dry_run: bool) -> Pat
     return export(recipe, spec, folder, run.learnt())
 
 
-def _keep_record(path: Path, folder: Path, recipe: PolicyRecipe) -> None:
-    record = describe("tune", msgspec.to_builtins(recipe), {"rewards": [reward.kind for reward in recipe.rewards]})
-    with Staging(folder) as staging:
-        shutil.copyfile(path, staging.path(RECIPE))
-        staging.path(RUN).write_text(json.dumps(record, indent=2))
+def _record(recipe: PolicyRecipe) -> dict[str, Any]:
+    return describe("tune", msgspec.to_builtins(recipe), {"rewards": [reward.kind for reward in recipe.rewards]})
 
 
 def _parted(run: PolicyRun) -> str:

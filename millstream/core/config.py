@@ -164,7 +164,7 @@ class StreamConfig:
         if self.anchor not in ("off", "latent", "decoded"):
             raise ConfigError(f"anchor must be off, latent or decoded, got {self.anchor!r}")
         if not MIN_FPS <= self.fps <= MAX_FPS:
-            raise ConfigError(f"fps must be between {MIN_FPS:g} and {MAX_FPS:g}, got {self.fps:g}")
+            raise ConfigError(f"fps must be between {MIN_FPS:g} and {MAX_FPS:g}, got {self.fps:.9g}")
         if not (math.isfinite(self.shift) and self.shift > 0):
             raise ConfigError(f"shift must be above 0, got {self.shift}")
         check_steps(self.noise_levels(self.steps))
@@ -244,12 +244,14 @@ def check_steps(steps: tuple[float, ...]) -> None:
 
 
 def check_window(window: int, sink: int, frames_per_chunk: int) -> None:
-    if frames_per_chunk < 1 or sink < 0:
-        raise ConfigError(f"need frames_per_chunk >= 1 and sink >= 0, got {frames_per_chunk} and {sink}")
+    if frames_per_chunk < 1:
+        raise ConfigError(f"frames_per_chunk must be 1 or more, got {frames_per_chunk}")
+    if sink < 0:
+        raise ConfigError(f"sink must be 0 or more, got {sink}")
     if window < frames_per_chunk + sink:
         needed = frames_per_chunk + sink
         raise ConfigError(
-            f"window {window} cannot hold a chunk of {frames_per_chunk} and a sink of {sink}; use {needed} or more"
+            f"window {window} with sink {sink} cannot hold a chunk of {frames_per_chunk} beside it; use {needed} or more"
         )
     if window > 1024:
         raise ConfigError(f"window must be at most 1024 latent frames, got {window}")

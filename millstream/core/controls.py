@@ -191,9 +191,9 @@ def normalise(prompts: tuple[WeightedPrompt, ...]) -> tuple[WeightedPrompt, ...]
     return tuple(WeightedPrompt(text, weight) for text, weight in shares.items() if weight > 0)
 
 
-def heaviest(prompts: tuple[WeightedPrompt, ...], most: int = MAX_PROMPTS) -> tuple[WeightedPrompt, ...]:
+def heaviest(prompts: tuple[WeightedPrompt, ...]) -> tuple[WeightedPrompt, ...]:
     """As much of a mix as a person could have asked for."""
-    if len(prompts) <= most:
+    if len(prompts) <= MAX_PROMPTS:
         return prompts
-    chosen = sorted(prompts, key=lambda prompt: -prompt.weight)[:most]
+    chosen = sorted(prompts, key=lambda prompt: -prompt.weight)[:MAX_PROMPTS]
     return normalise(tuple(prompt for prompt in prompts if prompt in chosen))

@@ -5,6 +5,7 @@ The metadata only: tensors travel beside it (`wire/parcel.py`). What is not writ
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Literal
 
@@ -15,6 +16,8 @@ from millstream.core.controls import WeightedPrompt
 from millstream.core.errors import ConfigError, EnvelopeRefused, MillstreamError
 
 VERSION = 1
+MAX_KINDS = 256
+"""Kinds of chunks that are remembered to be sound."""
 
 Action = Literal["NOOP", "INFER", "FLUSH", "RELEASE", "FORK", "OFFLOAD", "RESTORE", "CHECK", "SHUTDOWN"]
 """Keep-alive, a chunk, end a session's chunks under way, forget a session, copy it, hold it in host memory, bring it back,
@@ -82,12 +85,9 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         if self.action != "INFER":
             return
         try:
-            check_size(self.height, self.width)
-            check_steps(self.steps)
-            check_window(self.window, self.sink, self.frames)
+            _check_kind(self.height, self.width, self.steps, self.window, self.sink, self.frames, self.under_way)
             check_share("noise_scale", self.noise_scale)
             check_share("kv_bias", self.kv_bias)
-            check_under_way(self.under_way, window=self.window, sink=self.sink, frames=self.frames)
         except MillstreamError as error:
             raise EnvelopeRefused(f"chunk {self.chunk_index} of {self.session_id}: {error}") from None
         self._check_recompute()
@@ -149,6 +149,15 @@ def check_under_way(chunks: int, *, window: int, sink: int, frames: int) -> None
             f"{chunks} chunks of {frames} frames under way need a window of {chunks * frames} beside the sink, "
             f"got {window - sink}; choose a longer window or a smaller depth"
         )
+
+
+@functools.lru_cache(maxsize=MAX_KINDS)
+def _check_kind(height: int, width: int, steps: tuple[float, ...], window: int, sink: int, frames: int, under_way: int) -> None:
+    """What all chunks of a session have in common, and therefore need not be looked at again for each."""
+    check_size(height, width)
+    check_steps(steps)
+    check_window(window, sink, frames)
+    check_under_way(under_way, window=window, sink=sink, frames=frames)
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -159,9 +159,9 @@ class CourseError(MillstreamError):
 class RankRaised(CourseError):
     """A rank of a script that raised or ended; the others were stopped."""
 
-    def __init__(self, rank: int, problem: str) -> None:
+    def __init__(self, rank: int, problem: str, trace: str = "") -> None:
         super().__init__(f"rank {rank} failed: {problem}")
-        self.rank, self.problem = rank, problem
+        self.rank, self.problem, self.trace = rank, problem, trace
 
 
 class RanksStuck(CourseError):

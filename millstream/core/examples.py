@@ -25,14 +25,16 @@ _SAID = {  # what stands for one of them in a prompt
     r"(?:rain|shower|snow|snowflakes|fog|mist|weather|sky|aurora|lights)",
     _COLOURS: "|".join((*_COLOURS, "orange")),
 }
+NUM_NEAR = 4
+"""How many others are suggested."""
 
 
-def near(prompt: str, *, turn: int = 0, count: int = 4) -> tuple[str, ...]:
-    """So many others than this one: at another time, in other weather, of another colour, then another of the examples. With
+def near(prompt: str, *, turn: int = 0) -> tuple[str, ...]:
+    """Some others than this one: at another time, in other weather, of another colour, then another of the examples. With
     another `turn`, others again."""
     varied = [_varied(prompt, kind, turn) for kind in _SAID]
     others = [EXAMPLES[(turn + number) % len(EXAMPLES)] for number in range(len(EXAMPLES))]
-    return tuple(dict.fromkeys(each for each in (*varied, *others) if each and each != prompt))[:count]
+    return tuple(dict.fromkeys(each for each in (*varied, *others) if each and each != prompt))[:NUM_NEAR]
 
 
 def _varied(prompt: str, kind: tuple[str, ...], turn: int) -> str:

@@ -26,9 +26,11 @@ class MeshLimits:
 
     def __post_init__(self) -> None:
         if not 0 < 2 * self.heartbeat_s <= self.window_s:
-            raise ConfigError(f"a window of {self.window_s:g} s must hold two heartbeats of {self.heartbeat_s:g} s or more")
+            raise ConfigError(
+                f"a window of {self.window_s:g} s must hold two heartbeats of {self.heartbeat_s:g} s or more; see --mesh-limits"
+            )
         if not all(0 < getattr(self, each.name) <= LONGEST_S for each in fields(self)):
-            raise ConfigError(f"limits of a mesh must be above 0 and at most {LONGEST_S:g} seconds")
+            raise ConfigError(f"--mesh-limits must be above 0 and at most {LONGEST_S:g} seconds")
 
     @classmethod
     def parse(cls, text: str) -> MeshLimits:
@@ -41,6 +43,6 @@ class MeshLimits:
                 found[known[name]] = float(seconds)
             except (KeyError, ValueError):
                 raise ConfigError(
-                    f"limits of a mesh are seconds of {', '.join(known)}, for example start=900,hang=300; got {part!r}"
+                    f"--mesh-limits are seconds of {', '.join(known)}, for example start=900,hang=300; got {part!r}"
                 ) from None
         return cls(**found)

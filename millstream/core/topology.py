@@ -113,7 +113,7 @@ class Topology:
         if self.pp > dit.layers:
             raise ConfigError(f"pp{self.pp} has more stages than the model has layers; use pp{dit.layers} or less")
         if head_groups != 1 and self.sp == 1:
-            raise ConfigError(f"{self} exchanges no heads, so not in groups either; use front+spN or leave the groups out")
+            raise ConfigError(f"{self} exchanges no heads, so not in groups either; use front+spN or no --exchange-groups")
         check_head_groups(dit.heads // self.sp, head_groups)
 
 

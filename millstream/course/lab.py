@@ -23,6 +23,7 @@ from millstream.planner.hardware import Link
 from millstream.planner.training import TrainingState
 
 SMALL, LARGE = 1 << 12, 1 << 22
+LINK_TRIES = 9
 
 
 def answer_in(script: str, answer: str) -> Path:
@@ -58,9 +59,9 @@ def quickest_s(step: Callable[[], object], tries: int = 5) -> float:
     return min(_timed(step) for _ in range(tries))
 
 
-def fitted_link(rank: int, world: int, tries: int = 9) -> Link:
+def fitted_link(rank: int, world: int) -> Link:
     """Alpha and beta between these ranks; all of them call this."""
-    alpha_us, beta_gb_s = fit_alpha_beta(quickest(rank, world, (SMALL, LARGE), tries), world)
+    alpha_us, beta_gb_s = fit_alpha_beta(quickest(rank, world, (SMALL, LARGE), LINK_TRIES), world)
     return Link(name="here", alpha_us=alpha_us, beta_gb_s=beta_gb_s)
 
 

@@ -1,4 +1,4 @@
-"""A chapter's page: its fixed sections, and what scripts and pictures leave in it.
+"""A chapter's page: what scripts and pictures leave in it.
 
 `<!-- output NAME begins -->` and `ends` enclose what a script said. Lines that are the same everywhere must be so in the page;
 of measured ones only the numbers may differ and what stands in “ ”, which a model wrote; the page names machine and command
@@ -16,53 +16,13 @@ from importlib import import_module
 from pathlib import Path
 
 from millstream.core.errors import CourseError
-from millstream.course.chapter import FAILURES, LABS, Chapter
+from millstream.course.chapter import Chapter
 from millstream.course.reader import Reader, SaidLine
 from millstream.course.running import run_script
 
-SECTIONS = (
-    "Objectives",
-    "Before you begin",
-    "The concept",
-    "In our code",
-    "Predict first",
-    "Scripts",
-    "Break it",
-    "Exercises",
-    "On a GPU",
-    "Takeaways",
-    "Further reading",
-)
-LAB_SECTIONS = (
-    "Goal",
-    "Before you begin",
-    "The concept",
-    "In our code",
-    "Milestones",
-    "Before and after",
-    "On a GPU",
-    "Takeaways",
-    "Further reading",
-)
-FAILURE_SECTIONS = ("Objectives", "Before you begin", "The failures", "Exercises", "On a GPU", "Takeaways", "Further reading")
 SOURCE = re.compile(r"^```source\n(?P<references>.*?)\n```$", re.M | re.S)
 SLIDER = re.compile(r"^<!-- slider (?P<name>\w+) -->$", re.M)
-PICTURE = re.compile(r"!\[(?P<alt>[^\]]+)\]\(pictures/(?P<name>\w+)\.svg\)")
 _OUTPUT = re.compile(r"<!-- output (?P<name>\w+) begins -->\n(?P<body>.*?)<!-- output (?P=name) ends -->", re.S)
-_VARIES = re.compile(r"[ ]*-?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?|“[^”]*”")
-
-
-def sections_for(chapter: Chapter) -> tuple[str, ...]:
-    """Those that its page must have."""
-    return {LABS: LAB_SECTIONS, FAILURES: FAILURE_SECTIONS}.get(chapter.part, SECTIONS)
-
-
-def sections_of(text: str) -> list[str]:
-    return re.findall(r"^## (.+)$", text, re.M)
-
-
-def references_of(text: str) -> list[str]:
-    return [line for fence in SOURCE.finditer(text) for line in fence["references"].splitlines()]
 
 
 def outputs_of(text: str) -> dict[str, list[str]]:
@@ -73,21 +33,6 @@ def outputs_of(text: str) -> dict[str, list[str]]:
 def _fenced(body: str) -> list[str]:
     inside = re.search(r"```text\n(.*?)\n?```", body, re.S)
     return inside[1].splitlines() if inside else []
-
-
-def differences(in_page: Sequence[str], said: Sequence[SaidLine]) -> list[str]:
-    """Lines that a page and a run do not agree on."""
-    if len(in_page) != len(said):
-        return [f"{len(in_page)} lines in the page, {len(said)} said"]
-    return [
-        f"{written!r} in the page, {line.text!r} said"
-        for written, line in zip(in_page, said, strict=True)
-        if _comparable(written, line.is_measured) != _comparable(line.text, line.is_measured)
-    ]
-
-
-def _comparable(line: str, is_measured: bool) -> str:
-    return _VARIES.sub(" #", line) if is_measured else line
 
 
 def with_output(text: str, script: str, lines: Sequence[SaidLine], caption: str) -> str:

@@ -1,4 +1,4 @@
-"""Several ranks as real processes, for the scripts of the course.
+"""Several ranks as real processes, for the scripts of the course and for tests.
 
 A function runs on every rank of one gloo group; its answers come back in the order of ranks. Nobody is left behind: a rank ends
 with the process that started it, however that ends. Ranks that wait for each other for ever are stopped after a while, and the
@@ -16,12 +16,14 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -34,6 +36,8 @@ from millstream.mesh.rendezvous import MeetingPoint, Rendezvous
 WAIT_S = 60.0
 STACK_S = 0.3
 """For a rank to write down where it is."""
+EXIT_S = 5.0
+"""For one whose pipe is closed to be gone."""
 _FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 
 
@@ -63,13 +67,78 @@ def on_ranks(
     """
     if not 1 <= world <= 16:
         raise CourseError(f"--world must be 1 to 16 ranks on one machine, got {world}")
+    with started(world, group_timeout_s=group_timeout_s, port=port, missing=missing) as ranks:
+        ranks.ask(function, *args)
+        return ranks.answers(timeout_s)
+
+
+class StartedRanks:
+    """Ranks of one group, which wait for functions until whoever started them lets go."""
+
+    def __init__(self, processes: Sequence[Any], pipes: Sequence[Connection], starts: Sequence[RankStart]) -> None:
+        self._processes, self._pipes, self._starts = processes, pipes, starts
+
+    def ask(self, function: Callable[..., Any], *args: Any) -> None:
+        """Begin `function(rank, world, *args)` on every rank. One at a time: ask anew when the answers are here."""
+        job = pickle.dumps((function, args))
+        for pipe in self._pipes:
+            with suppress(BrokenPipeError):  # one that is gone already is found out by its missing answer
+                pipe.send_bytes(job)
+
+    def kill(self, place: int) -> None:
+        self._processes[place].kill()
+
+    def answers(self, timeout_s: float) -> list[Any]:
+        """What the function gave on every rank. Raises the first failure, and where ranks are that are not done by then."""
+        deadline, waiting, found = time.monotonic() + timeout_s, dict(enumerate(self._pipes)), dict[int, Any]()
+        while waiting:
+            ready = wait(list(waiting.values()), timeout=max(0.0, deadline - time.monotonic()))
+            if not ready:
+                stuck = {self._starts[place].rank: _where(self._processes[place], self._starts[place]) for place in waiting}
+                raise RanksStuck(timeout_s, stuck)
+            for place in [place for place, pipe in waiting.items() if pipe in ready]:
+                found[place] = self._answer(place, waiting.pop(place))
+        return [found[place] for place in range(len(self._pipes))]
+
+    def _answer(self, place: int, pipe: Connection) -> Any:
+        rank = self._starts[place].rank
+        try:
+            problem, answer = pickle.loads(pipe.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            self._processes[place].join(EXIT_S)
+            code = self._processes[place].exitcode
+            raise RankRaised(rank, f"it ended without an answer, exit code {code}") from None
+        if problem is not None:
+            raise RankRaised(rank, *problem)
+        return answer
+
+
+@contextmanager
+def started(
+    world: int, *, group_timeout_s: float = 2 * WAIT_S, port: int = 0, missing: Sequence[int] = ()
+) -> Iterator[StartedRanks]:
+    """The same ranks, to be asked; none is left afterwards."""
+    context = _context()
     with tempfile.TemporaryDirectory() as folder, _meeting(port) as meeting:
         starts = [
             RankStart(rank=rank, world=world, meeting=meeting, stack_file=f"{folder}/{rank}", group_timeout_s=group_timeout_s)
             for rank in range(world)
             if rank not in missing
         ]
-        return _run_all(function, starts, args, timeout_s)
+        pairs = [context.Pipe() for _ in starts]
+        processes = [
+            context.Process(target=_rank, args=(start, theirs), daemon=True)
+            for start, (_, theirs) in zip(starts, pairs, strict=True)
+        ]
+        try:
+            for process, (_, theirs) in zip(processes, pairs, strict=True):
+                process.start()
+                theirs.close()
+            yield StartedRanks(processes, [ours for ours, _ in pairs], starts)
+        finally:
+            _end_all([process for process in processes if process.pid is not None])
+            for ours, _ in pairs:
+                ours.close()
 
 
 def must_divide(count: int, what: str, world: int) -> None:
@@ -91,27 +160,12 @@ def _meeting(port: int) -> Iterator[MeetingPoint]:
         board.close()
 
 
-def _run_all(function: Callable[..., Any], starts: Sequence[RankStart], args: Sequence[Any], timeout_s: float) -> list[Any]:
-    context = _context()
-    pairs = [context.Pipe() for _ in starts]
-    processes = [
-        context.Process(target=_rank, args=(function, start, theirs, args), daemon=True)
-        for start, (_, theirs) in zip(starts, pairs, strict=True)
-    ]
-    try:
-        for process, (_, theirs) in zip(processes, pairs, strict=True):
-            process.start()
-            theirs.close()
-        return _answers([ours for ours, _ in pairs], processes, starts, timeout_s)
-    finally:
-        begun = [process for process in processes if process.pid is not None]
-        for process in begun:  # all of them before any is waited for: a peer that is left would complain about the others
-            _kill_group(process.pid)
-            process.kill()
-        for process in begun:
-            process.join()
-        for ours, _ in pairs:
-            ours.close()
+def _end_all(begun: Sequence[Any]) -> None:
+    for process in begun:  # all of them before any is waited for: a peer that is left would complain about the others
+        _kill_group(process.pid)
+        process.kill()
+    for process in begun:
+        process.join()
 
 
 def _kill_group(leader: int) -> None:
@@ -131,28 +185,6 @@ def _context() -> Any:
     return context
 
 
-def _answers(pipes: Sequence[Connection], processes: Sequence[Any], starts: Sequence[RankStart], timeout_s: float) -> list[Any]:
-    deadline, waiting, found = time.monotonic() + timeout_s, dict(enumerate(pipes)), dict[int, Any]()
-    while waiting:
-        ready = wait(list(waiting.values()), timeout=max(0.0, deadline - time.monotonic()))
-        if not ready:
-            stuck = {starts[place].rank: _where(processes[place], starts[place]) for place in waiting}
-            raise RanksStuck(timeout_s, stuck)
-        for place in [place for place, pipe in waiting.items() if pipe in ready]:
-            found[place] = _answer(starts[place].rank, waiting.pop(place))
-    return [found[place] for place in range(len(pipes))]
-
-
-def _answer(rank: int, pipe: Connection) -> Any:
-    try:
-        problem, answer = pickle.loads(pipe.recv_bytes())
-    except (EOFError, ConnectionResetError):
-        raise RankRaised(rank, "it ended without an answer") from None
-    if problem is not None:
-        raise RankRaised(rank, problem)
-    return answer
-
-
 def _where(process: Any, start: RankStart) -> str:
     """The line that a rank is at: its innermost one that is not torch's or Python's own."""
     if not hasattr(signal, "SIGUSR1") or process.pid is None:
@@ -167,46 +199,48 @@ def _where(process: Any, start: RankStart) -> str:
     return "unknown"
 
 
-def _rank(function: Callable[..., Any], start: RankStart, parent: Connection, args: Sequence[Any]) -> None:
+def _rank(start: RankStart, parent: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us ends us
     if hasattr(os, "setpgid"):  # not on Windows
         with suppress(OSError):
             os.setpgid(0, 0)
-    watch = threading.Thread(target=_end_with, args=(parent,), daemon=True)
-    watch.start()
+    jobs = SimpleQueue[bytes]()
+    threading.Thread(target=_listen, args=(parent, jobs), daemon=True).start()
     with open(start.stack_file, "w") as stacks:
         if hasattr(faulthandler, "register"):
             faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
-        answer = _called(function, start, args)
-        with suppress(OSError):
-            parent.send_bytes(pickle.dumps(answer))
-        watch.join()  # peers may still need this rank; whoever started it lets it go
+        while True:  # peers may still need this rank when it has answered; whoever started it lets it go
+            answer = _called(jobs.get(), start)
+            with suppress(OSError):
+                parent.send_bytes(pickle.dumps(answer))
 
 
-def _called(function: Callable[..., Any], start: RankStart, args: Sequence[Any]) -> tuple[str | None, Any]:
-    """What went wrong, if anything, and the answer."""
+def _called(job: bytes, start: RankStart) -> tuple[tuple[str, str] | None, Any]:
+    """What went wrong, if anything, and where; and the answer."""
     if sys.platform == "linux":
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     torch.manual_seed(0)
     try:
-        board = Rendezvous.join(start.meeting, timeout_s=WAIT_S)
-        dist.init_process_group(
-            "gloo",
-            store=board.store,
-            rank=start.rank,
-            world_size=start.world,
-            timeout=timedelta(seconds=start.group_timeout_s),
-        )
+        if not dist.is_initialized():
+            _join(start)
+        function, args = pickle.loads(job)
         return None, function(start.rank, start.world, *args)
-    except Exception as error:  # a process boundary: whoever started us says it
-        return f"{type(error).__name__}: {error}", None
+    except BaseException as error:  # a process boundary: whoever started us says it
+        return (f"{type(error).__name__}: {error}", traceback.format_exc()), None
 
 
-def _end_with(parent: Connection) -> None:
-    """The other end closes when its process lets go, or is gone."""
+def _join(start: RankStart) -> None:
+    board = Rendezvous.join(start.meeting, timeout_s=WAIT_S)
+    timeout = timedelta(seconds=start.group_timeout_s)
+    dist.init_process_group("gloo", store=board.store, rank=start.rank, world_size=start.world, timeout=timeout)
+
+
+def _listen(parent: Connection, jobs: SimpleQueue[bytes]) -> None:
+    """The other end closes when its process lets go, or is gone: so does this one."""
     with suppress(EOFError, OSError):
-        parent.recv_bytes()
+        while True:
+            jobs.put(parent.recv_bytes())
     if hasattr(os, "getpgid") and os.getpgid(0) == os.getpid():
         _kill_group(os.getpid())
     os._exit(0)

@@ -25,9 +25,9 @@ class Svg:
         anchor = ' text-anchor="middle"' if middle else ""
         self._parts.append(f'<text x="{x:g}" y="{y:g}" fill="{fill}" font-size="{size}"{anchor}>{escape(text)}</text>')
 
-    def arrow(self, x1: float, y1: float, x2: float, y2: float, *, colour: str = INK) -> None:
+    def arrow(self, x1: float, y1: float, x2: float, y2: float) -> None:
         ends = f'x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}"'
-        self._parts.append(f'<line {ends} stroke="{colour}" stroke-width="2" marker-end="url(#head)"/>')
+        self._parts.append(f'<line {ends} stroke="{INK}" stroke-width="2" marker-end="url(#head)"/>')
 
     def line(self, points: list[tuple[float, float]], *, colour: str) -> None:
         along = " ".join(f"{x:g},{y:g}" for x, y in points)

@@ -24,8 +24,8 @@ from millstream.models.kv import KVRing
 from millstream.models.registry import empty_vae
 from millstream.models.ring_shape import RingShape
 from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, TinyDecoderConfig
-from millstream.session.motion import SMALLER
 from millstream.session.timeline import TimelineState
+from millstream.session.video_input import SMALLER
 
 META = torch.device("meta")
 Side = Literal["decoder", "encoder"]

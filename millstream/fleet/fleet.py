@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,13 +17,13 @@ from millstream.core import tracing
 from millstream.core.errors import ConfigError, MillstreamError, Overloaded, ProtocolBroken, UnknownSession
 from millstream.fleet import link
 from millstream.fleet.config import FleetConfig
-from millstream.fleet.events import MAX_EVENTS, EventKind, FleetEvent
+from millstream.fleet.decision_runner import DecisionRunner
 from millstream.fleet.policy.fleet_policy import FleetPolicy
-from millstream.fleet.policy.types import Decision, FleetRequest, Move, Place, StartReplica, StopReplica
-from millstream.fleet.recorder import FleetRecorder
-from millstream.fleet.replica_link import ReplicaLink, end_copy, hand_on
-from millstream.fleet.replica_starter import ReplicaStarter, ReplicaStarts
-from millstream.fleet.waiters import Tell, Waiters
+from millstream.fleet.policy.types import FleetRequest, Place
+from millstream.fleet.recorder import FleetNotes, FleetRecorder
+from millstream.fleet.replica_link import ReplicaLink, end_copy
+from millstream.fleet.replica_starter import ReplicaStarter
+from millstream.fleet.waiters import Tell
 from millstream.serving.admission_types import Queued, Refused, Request
 
 log = logging.getLogger(__name__)
@@ -35,14 +33,8 @@ LOOK_S = 0.5
 SCALE_S = 2.0
 SETTLE_S = 10.0
 """For replicas that are there already to report, before it is decided that there are too few."""
-ARRIVE_S = 45.0
-"""For somebody who was given a place to come; then it is another's."""
-RESTORE_S = 30.0
-"""For a session whose replica died to have its place on another."""
 FIND_S = 1.0
 """For a session that nobody knows of to be reported: it may be a branch a moment old."""
-LABEL = 8
-"""Letters of a session's id in logs: too few to steer it with."""
 
 
 @dataclass(eq=False)
@@ -53,49 +45,32 @@ class LiveFleet:
     policy: FleetPolicy = field(init=False)
     links: dict[str, ReplicaLink] = field(default_factory=dict)
     """By replica, also of those that are not ready yet."""
-    events: deque[FleetEvent] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
-    recorder: FleetRecorder | None = None
-    """While somebody wants a trace of it."""
-    move_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
-    _known: dict[str, set[str]] = field(default_factory=dict)
-    """By replica that the policy knows: the sessions that its last report named."""
-    _waiters: Waiters = field(default_factory=Waiters)
-    _expected: dict[str, float] = field(default_factory=dict)
-    """Sessions with a place that have not come yet, and until when they may."""
-    _ending: set[str] = field(default_factory=set)
-    """Replicas that are being stopped."""
-    _moving: set[str] = field(default_factory=set)
-    _starts: ReplicaStarts = field(default_factory=ReplicaStarts)
-    _keys: dict[str, str] = field(default_factory=dict)
-    """Whose each session is that has a place."""
-    _failing: dict[str, str] = field(default_factory=dict)
-    """Sessions that could not be restored yet, and why."""
+    notes: FleetNotes = field(default_factory=FleetNotes)
+    _runner: DecisionRunner = field(init=False)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by every report."""
-    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         table = self.config.table
         self.policy = FleetPolicy(
             self.config.pools, keys=self.config.keys, placement=table.placement, max_waiting=table.max_waiting
         )
+        self._runner = DecisionRunner(self.config, self.policy, self.replicas, self.links, self.notes)
 
     async def run(self) -> None:
         """Until it is cancelled."""
         settled_by, next_scale = time.monotonic() + SETTLE_S, 0.0
         while True:
             await self._find_replicas()
-            self._forget_late()
+            self._runner.forget_late()
             now = time.monotonic()
             if now >= next_scale and (now > settled_by or all(each.report is not None for each in self.links.values())):
                 settled_by, next_scale = now, now + SCALE_S
-                self._carry_out(self.policy.scale(now))
+                self._runner.carry_out(self.policy.scale(now))
             await asyncio.sleep(LOOK_S if next_scale else LOOK_S / 5)
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._runner.close()
 
     # What the gateway asks for
 
@@ -114,10 +89,10 @@ class LiveFleet:
         """Where the session is to be; `tell` hears its position while it waits. Raises `Overloaded`."""
         now = time.monotonic()
         answer = self.policy.ask(asked, now)
-        if self.recorder is not None:
-            self.recorder.asked(asked, now)
-            self.recorder.decided([answer], now)
-        self._keys[asked.session_id] = asked.key
+        if self.notes.recorder is not None:
+            self.notes.recorder.asked(asked, now)
+            self.notes.recorder.decided([answer], now)
+        self._runner.keys[asked.session_id] = asked.key
         if isinstance(answer, Queued):
             here = await self._wait(asked.session_id, tell)
         else:
@@ -142,9 +117,9 @@ class LiveFleet:
         """A kept session that is nowhere has its place, or is in line. Raises `Overloaded`."""
         if self.policy.knows(asked.session_id):  # somebody else asked for it meanwhile
             return
-        self._keys[asked.session_id] = asked.key
+        self._runner.keys[asked.session_id] = asked.key
         decisions = self.policy.came_back(asked, time.monotonic())
-        self._carry_out(decisions)
+        self._runner.carry_out(decisions)
         for decision in decisions:
             if isinstance(decision, Refused) and decision.session_id == asked.session_id:
                 self._seated(asked.session_id, decision)
@@ -161,7 +136,7 @@ class LiveFleet:
 
     async def moved_from(self, session_id: str, here: ReplicaLink) -> ReplicaLink | None:
         """Where a session is now that was there a moment ago; None where it did not move."""
-        while session_id in self._moving:
+        while session_id in self._runner.moving:
             await self._next_news()
         now = self.link_of(session_id)
         return None if now is here else now
@@ -171,35 +146,35 @@ class LiveFleet:
         return None if replica_id is None else self.links.get(replica_id)
 
     def drain(self, replica_id: str) -> None:
-        if replica_id not in self._known:
-            raise UnknownSession(f"there is no replica {replica_id}; known: {', '.join(sorted(self._known)) or 'none'}")
-        self._note("drain", replica_id, "asked for")
-        if self.recorder is not None:
-            self.recorder.drained(replica_id, time.monotonic())
-        self._carry_out(self.policy.drain(replica_id, time.monotonic()))
+        if replica_id not in self._runner.known:
+            raise UnknownSession(f"there is no replica {replica_id}; known: {', '.join(sorted(self._runner.known)) or 'none'}")
+        self.notes.note("drain", replica_id, "asked for")
+        if self.notes.recorder is not None:
+            self.notes.recorder.drained(replica_id, time.monotonic())
+        self._runner.carry_out(self.policy.drain(replica_id, time.monotonic()))
 
     def record(self) -> None:
         """Begin a trace; one that was begun is given up."""
-        self.recorder = FleetRecorder(self.config, time.monotonic(), SCALE_S)
+        self.notes.recorder = FleetRecorder(self.config, time.monotonic(), SCALE_S)
 
     def move(self, session: str, target: str) -> None:
         """Somebody wants one session elsewhere, by the letters that are shown of it."""
-        found = [name for known in self._known.values() for name in known if name.startswith(session)]
+        found = [name for known in self._runner.known.values() for name in known if name.startswith(session)]
         decisions = self.policy.move(found[0], target, time.monotonic()) if len(found) == 1 else []
         if not decisions:
             raise UnknownSession(f"{session!r} is not one session that {target} has room for now")
-        self._carry_out(decisions)
+        self._runner.carry_out(decisions)
 
     def resize(self, pool: str, minimum: int, maximum: int) -> None:
         self._check_pool(pool)
-        self._carry_out(self.policy.resize(pool, minimum, maximum, time.monotonic()))
+        self._runner.carry_out(self.policy.resize(pool, minimum, maximum, time.monotonic()))
 
     def deploy(self, pool: str, version: str) -> None:
         self._check_pool(pool)
         now = time.monotonic()
-        if self.recorder is not None:
-            self.recorder.deployed(pool, version, now)
-        self._carry_out(self.policy.deploy(pool, version, now))
+        if self.notes.recorder is not None:
+            self.notes.recorder.deployed(pool, version, now)
+        self._runner.carry_out(self.policy.deploy(pool, version, now))
 
     def _check_pool(self, pool: str) -> None:
         if pool not in self.config.replicas:
@@ -217,184 +192,77 @@ class LiveFleet:
             if address.replica_id not in self.links:
                 each = ReplicaLink(address, self.secret, self._heard)
                 self.links[address.replica_id] = each
-                self._spawn(self._listen(each))
+                self._runner.spawn(self._listen(each))
 
     async def _listen(self, each: ReplicaLink) -> None:
         why = await each.run()
         del self.links[each.replica_id]
-        self._ending.discard(each.replica_id)
-        if each.replica_id not in self._known:
+        self._runner.ending.discard(each.replica_id)
+        if each.replica_id not in self._runner.known:
             return  # it may be there yet: it is looked for again
-        del self._known[each.replica_id]
+        del self._runner.known[each.replica_id]
         log.warning("replica %s is gone: %s", each.replica_id, why)
-        self._note("death", each.replica_id, why)
-        if self.recorder is not None:
-            self.recorder.killed(each.replica_id, time.monotonic())
-        self._carry_out(self.policy.replica_gone(each.replica_id, time.monotonic()))
+        self.notes.note("death", each.replica_id, why)
+        if self.notes.recorder is not None:
+            self.notes.recorder.killed(each.replica_id, time.monotonic())
+        self._runner.carry_out(self.policy.replica_gone(each.replica_id, time.monotonic()))
 
     def _heard(self, each: ReplicaLink) -> None:
         report, now = each.report, time.monotonic()
         assert report is not None, "called with a report"
-        if self.recorder is not None and not report.trouble:
-            self.recorder.ready(each.replica_id, report, now)
-        if each.replica_id in self._ending:
+        if self.notes.recorder is not None and not report.trouble:
+            self.notes.recorder.ready(each.replica_id, report, now)
+        if each.replica_id in self._runner.ending:
             return
-        if not report.trouble and each.replica_id not in self._known:
+        if not report.trouble and each.replica_id not in self._runner.known:
             self._welcome(each, report, now)
-        elif each.replica_id in self._known:
+        elif each.replica_id in self._runner.known:
             self._compare(each.replica_id, report, now)
         self._news.set()
 
     def _welcome(self, each: ReplicaLink, report: link.Report, now: float) -> None:
-        self._starts.settle(report.pool)
-        self._known[each.replica_id] = {session.asked.session_id for session in report.sessions}
-        self._keys |= {session.asked.session_id: session.asked.key for session in report.sessions}
-        self._note("ready", each.replica_id, f"{report.pool} on {report.node}, {len(report.sessions)} sessions")
+        self._runner.starts.settle(report.pool)
+        self._runner.known[each.replica_id] = {session.asked.session_id for session in report.sessions}
+        self._runner.keys |= {session.asked.session_id: session.asked.key for session in report.sessions}
+        self.notes.note("ready", each.replica_id, f"{report.pool} on {report.node}, {len(report.sessions)} sessions")
         sessions = [session.asked for session in report.sessions]
-        self._carry_out(self.policy.replica_ready(report.replica(each.replica_id), now, sessions))
+        self._runner.carry_out(self.policy.replica_ready(report.replica(each.replica_id), now, sessions))
 
     def _compare(self, replica_id: str, report: link.Report, now: float) -> None:
         """Who has come to it and who has left, since its last report."""
         named = {session.asked.session_id: session for session in report.sessions}
-        before, self._known[replica_id] = self._known[replica_id], set(named)
+        before, self._runner.known[replica_id] = self._runner.known[replica_id], set(named)
         decisions = self.policy.replica_changed(report.replica(replica_id), now)
-        for session_id in before - set(named) - self._moving:
+        for session_id in before - set(named) - self._runner.moving:
             if self.policy.place_of(session_id) == replica_id:
-                decisions += self._left(session_id, now)
-        for session_id in set(named) - self._moving:
+                decisions += self._runner.left(session_id, now)
+        for session_id in set(named) - self._runner.moving:
             if self.policy.place_of(session_id) is None:
-                self._keys[session_id] = named[session_id].asked.key
+                self._runner.keys[session_id] = named[session_id].asked.key
                 decisions += self.policy.found(named[session_id].asked, replica_id, now)
             if self.policy.place_of(session_id) == replica_id:
-                self._expected.pop(session_id, None)
+                self._runner.expected.pop(session_id, None)
             else:
-                self._spawn(end_copy(session_id, self.links[replica_id]))
-        self._carry_out(decisions)
-
-    def _forget_late(self) -> None:
-        """Places that nobody came for, and replicas that never became ready."""
-        now = time.monotonic()
-        for session_id in [name for name, until in self._expected.items() if now > until]:
-            del self._expected[session_id]
-            self._carry_out(self._left(session_id, now))
-        for pool in self._starts.overdue(now):
-            self._starts.settle(pool)
-            within = self.config.replicas[pool].ready_within
-            self._failed_start(pool, f"a replica of {pool} was not ready within {within:g} s; its log says why")
-
-    def _left(self, session_id: str, now: float) -> list[Decision]:
-        self._keys.pop(session_id, None)
-        self._failing.pop(session_id, None)
-        if self.recorder is not None:
-            self.recorder.left(session_id, now)
-        return self.policy.left(session_id, now)
-
-    # Decisions
-
-    def _carry_out(self, decisions: Iterable[Decision]) -> None:
-        decisions = list(decisions)
-        if self.recorder is not None:
-            self.recorder.decided(decisions, time.monotonic())
-        for decision in decisions:
-            match decision:
-                case Place(restore=True):
-                    self._spawn(self._restore(decision))
-                case Place() | Refused():
-                    self._waiters.answer(decision)
-                case Move():
-                    self._moving.add(decision.session_id)
-                    self._spawn(self._move(decision))
-                case StartReplica(pool=pool, version=version, why=why):
-                    self._note("start", pool, why)
-                    self._spawn(self._start(pool, version))
-                case StopReplica(replica_id=replica_id, why=why):
-                    self._note("stop", replica_id, why)
-                    self._spawn(self._stop(replica_id))
-        self._waiters.tell(self.policy.waiting(time.monotonic()))
+                self._runner.spawn(end_copy(session_id, self.links[replica_id]))
+        self._runner.carry_out(decisions)
 
     async def _wait(self, session_id: str, tell: Tell) -> ReplicaLink:
         try:
-            answer = await self._waiters.wait(session_id, tell, self.policy.waiting(time.monotonic()))
+            answer = await self._runner.waiters.wait(session_id, tell, self.policy.waiting(time.monotonic()))
         except asyncio.CancelledError:  # whoever waited has gone
-            self._carry_out(self._left(session_id, time.monotonic()))
+            self._runner.carry_out(self._runner.left(session_id, time.monotonic()))
             raise
         return self._seated(session_id, answer)
 
     def _seated(self, session_id: str, answer: Place | Refused) -> ReplicaLink:
         if isinstance(answer, Refused):
-            self._keys.pop(session_id, None)
+            self._runner.keys.pop(session_id, None)
             raise Overloaded(answer.reason, fps=answer.fps, can_wait=answer.can_wait)
         here = self.links.get(answer.replica_id)
         if here is None:
             raise ProtocolBroken("the replica has gone meanwhile; try again")
-        self._expected[session_id] = time.monotonic() + ARRIVE_S
+        self._runner.expect(session_id)
         return here
-
-    async def _restore(self, place: Place) -> None:
-        """A session whose replica died, from what was kept."""
-        session_id, here, begun = place.session_id, self.links.get(place.replica_id), time.monotonic()
-        self._expected[session_id] = begun + ARRIVE_S
-        try:
-            if here is None:
-                raise ProtocolBroken("the replica has gone meanwhile")
-            key = self._keys.get(session_id, "")
-            await here.order(link.TakeOver(session_id=session_id, key=key, patience_s=RESTORE_S, yields=True))
-        except UnknownSession as error:
-            self._note("lost", place.replica_id, f": {error}", session_id)
-            self._carry_out(self._left(session_id, time.monotonic()))
-        except MillstreamError as error:
-            if self._failing.get(session_id) != str(error):  # it is tried again and again
-                log.warning("%s was not restored on %s: %s", session_id[:LABEL], place.replica_id, error)
-            self._failing[session_id] = str(error)
-            if self.policy.place_of(session_id) == place.replica_id:  # if that died too, the policy knows
-                self._carry_out(self.policy.declined(session_id, time.monotonic()))
-            return  # who waits for it goes on waiting
-        else:
-            self._failing.pop(session_id, None)
-            self._note("restored", place.replica_id, "", session_id, time.monotonic() - begun)
-        self._waiters.answer(place)
-
-    async def _move(self, move: Move) -> None:
-        """Save, restore, tell its people. Whatever goes wrong, it is in one place, or in storage."""
-        session_id, begun = move.session_id, time.monotonic()
-        source, target = self.links.get(move.source), self.links.get(move.target)
-        try:
-            if source is None or target is None:
-                raise ProtocolBroken("a replica has gone meanwhile")
-            await hand_on(session_id, self._keys.get(session_id, ""), source, target)
-        except MillstreamError as error:
-            self._moving.discard(session_id)
-            self._note("move failed", move.source, f" to {move.target}: {error}", session_id)
-            decisions = self.policy.move_failed(session_id, time.monotonic(), lost=move.source not in self.links)
-        else:
-            self._moving.discard(session_id)
-            self._expected[session_id] = time.monotonic() + ARRIVE_S
-            self.move_seconds.append(time.monotonic() - begun)
-            self._note("move", move.source, f" to {move.target}: {move.why}", session_id, time.monotonic() - begun)
-            decisions = self.policy.moved(session_id, time.monotonic())
-        self._carry_out(decisions)
-
-    async def _start(self, pool: str, version: str) -> None:
-        self._starts.begin(pool, give_up=time.monotonic() + self.config.replicas[pool].ready_within)
-        try:
-            await self.replicas.start(pool, version)
-        except MillstreamError as error:
-            self._starts.settle(pool)
-            self._failed_start(pool, str(error))
-
-    def _failed_start(self, pool: str, why: str) -> None:
-        log.error("%s", why)
-        self._note("start failed", pool, why)
-        self._carry_out(self.policy.start_failed(pool, time.monotonic()))
-
-    async def _stop(self, replica_id: str) -> None:
-        self._ending.add(replica_id)
-        self._known.pop(replica_id, None)  # so that its end is no death
-        try:
-            await self.replicas.stop(replica_id)
-        except MillstreamError as error:
-            log.warning("replica %s was not stopped: %s", replica_id, error)
-        self._carry_out(self.policy.replica_gone(replica_id, time.monotonic()))
 
     async def _ask_any(self, order: link.AnyOrder, model: str = "") -> Request:
         for each in self.ready(model):
@@ -410,17 +278,3 @@ class LiveFleet:
         self._news.clear()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._news.wait(), FIND_S / 4)
-
-    def _note(self, kind: EventKind, replica_id: str, words: str, session_id: str = "", seconds: float | None = None) -> None:
-        event = FleetEvent(time.time(), kind, replica_id, session_id[:LABEL] + words, seconds)
-        self.events.append(event)
-        if self.recorder is not None:
-            self.recorder.happened(event)
-        if session_id:
-            tracing.record(kind, session_id, seconds or 0.0, replica=replica_id)
-        log.info("%s %s: %s", kind, replica_id, event.words)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -180,7 +180,7 @@ class _Link:
             await asyncio.sleep(LOOK_S / 5)
 
     def _release(self, live_session: LiveSession, url: str, replica_id: str) -> None:
-        if not live_session.is_leaving:
+        if not live_session.departure.is_open:
             raise NotAllowed("it goes on here: nobody said in time what becomes of it")
 
         def moved(viewer: Viewer) -> MovedMessage:

@@ -12,12 +12,7 @@ import logging
 import os
 import secrets
 import socket
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,8 +26,8 @@ from millstream.fleet.config import FleetConfig, ReplicaTable, check_gpus, read_
 from millstream.fleet.fleet import LiveFleet
 from millstream.fleet.gateway import create_gateway
 from millstream.fleet.kuberay import PASSING_ON, SECRET_VARIABLE
-from millstream.fleet.membership import Membership
 from millstream.fleet.replica_link import ReplicaAddress
+from millstream.fleet.replica_server import STOP_S, ReplicaServer, ReplicaStart
 from millstream.fleet.tickets import SECRET_BYTES
 from millstream.fleet.watching import standing
 from millstream.server.access.auth import Access, access_for, is_local
@@ -46,17 +41,12 @@ try:
 except ModuleNotFoundError as missing:
     raise ConfigError(f"a fleet needs {missing.name}: pip install 'millstream[fleet]'") from None
 
-log = logging.getLogger(__name__)
-
 NAMESPACE = "millstream"
 APP = "millstream"
 HEAD = "node:__internal_head__"
 """What Ray calls the node that everything else depends on, and that Serve's proxy is on."""
 PLACED_WITHIN_S = 60.0
 """For Ray to find room for a replica; a cluster that grows by itself may take longer, and is asked again."""
-LAST_WORDS = 2000
-"""Of a server that did not come up."""
-END_S = 15.0
 KNOCK_S = 5.0
 OWN_STORE_BYTES = 100 * 2**20
 """Of a cluster on this machine alone: hardly anything goes through Ray."""
@@ -120,7 +110,7 @@ def current_secret() -> bytes | None:
     """Of the fleet that runs: its replicas go on with it."""
     for name in _replica_names():
         try:
-            secret: bytes = ray.get(ray.get_actor(name, NAMESPACE).secret.remote(), timeout=END_S)
+            secret: bytes = ray.get(ray.get_actor(name, NAMESPACE).secret.remote(), timeout=STOP_S)
         except (ValueError, ray.exceptions.RayError):
             continue
         return secret
@@ -146,117 +136,6 @@ def ask_gateway(method: str, *args: Any) -> Any:
     if isinstance(answer, dict) and "error" in answer:
         raise ConfigError(answer["error"])
     return answer
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaStart:
-    """All that an actor needs to start its server, again and again."""
-
-    pool: str
-    table: ReplicaTable
-    secret: bytes
-    storage: str
-    keep: int
-    host: str
-    """An address to listen on; empty: the node's own."""
-    version: str
-    keys: Mapping[str, Any]
-
-    def command(self, host: str, data: Path) -> list[str]:
-        options: dict[str, Any] = {
-            "host": host,
-            "port": 0,
-            "model": self.table.model,
-            "topology": self.table.topology,
-            "keep": self.keep,
-            "data": str(data),
-        }
-        if self.table.weights is not None:
-            options["weights"] = self.table.weights
-        if self.table.fps is not None:
-            options["fps"] = self.table.fps
-        options |= {name.replace("_", "-"): value for name, value in self.table.serve.items()}
-        return [sys.executable, "-m", "millstream", "serve", *_spelled(options)]
-
-
-def _spelled(options: Mapping[str, Any]) -> list[str]:
-    """As on the command line."""
-    words: list[str] = []
-    for name, value in options.items():
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, bool):
-                words += [f"--{name}"] if each else []
-            else:
-                words += [f"--{name}", str(each)]
-    return words
-
-
-class ReplicaServer:
-    """The actor: one server's process, from start to end. When that dies, so does the actor, and Ray starts it again."""
-
-    def __init__(self, start: ReplicaStart) -> None:
-        self._start = start
-        self._replica_id = f"{start.pool}-{secrets.token_hex(3)}"
-        self._url = ""
-        self._is_told = False
-        """Whether it is to end."""
-        self._data = tempfile.TemporaryDirectory(prefix="millstream-replica-")
-        host = start.host or ray.util.get_node_ip_address()
-        member = Membership(
-            secret=start.secret,
-            replica_id=self._replica_id,
-            pool=start.pool,
-            storage=start.storage,
-            node=socket.gethostname(),
-            version=start.version,
-            keys=dict(start.keys),
-        )
-        self._errors = Path(self._data.name) / "errors.txt"
-        with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(
-                start.command(host, Path(self._data.name)),
-                stdin=subprocess.PIPE,  # which closes when this process is no more
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=os.environ | member.environment(),
-                text=True,
-            )
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def address(self) -> ReplicaAddress | None:
-        """None until it listens."""
-        return ReplicaAddress(self._replica_id, self._start.pool, self._url) if self._url else None
-
-    def secret(self) -> bytes:
-        return self._start.secret
-
-    def pid(self) -> int:
-        """Of the server."""
-        return self._process.pid
-
-    def stop(self) -> None:
-        """End it as a server is ended."""
-        self._is_told = True
-        self._process.terminate()
-        try:
-            self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-
-    def _watch(self) -> None:
-        assert self._process.stdout is not None
-        self._url = self._process.stdout.readline().strip()
-        for _ in self._process.stdout:  # so that it never waits to be read
-            pass
-        self._process.wait()
-        if self._is_told:
-            return
-        words = self._errors.read_text(errors="replace")[-LAST_WORDS:].strip()
-        print(
-            f"the server of {self._replica_id} has ended with {self._process.returncode}: {words}", file=sys.stderr, flush=True
-        )
-        self._data.cleanup()
-        os._exit(1)
 
 
 @dataclass(eq=False)
@@ -320,7 +199,9 @@ class RayReplicas:
             num_gpus=table.gpus,
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True),
         )
-        await asyncio.to_thread(lambda: ray.remote(ReplicaServer).options(**options).remote(start))
+        await asyncio.to_thread(
+            lambda: ray.remote(ReplicaServer).options(**options).remote(start, ray.util.get_node_ip_address)
+        )
 
     async def stop(self, replica_id: str) -> None:
         name = self._names.pop(replica_id, None)
@@ -361,7 +242,7 @@ def _gateway(config: FleetConfig, secret: bytes) -> Any:
 
         async def trace(self) -> bytes:
             """Of what happened since `record`."""
-            recorder = self._fleet.recorder
+            recorder = self._fleet.notes.recorder
             return b"" if recorder is None else msgspec.json.encode(recorder.trace(time.monotonic()))
 
         async def pid(self) -> int:
@@ -388,7 +269,7 @@ def _replica_names() -> list[str]:
 
 def _end(name: str) -> None:
     with suppress(ValueError, ray.exceptions.RayError):  # it may have gone by itself
-        ray.get(ray.get_actor(name, NAMESPACE).stop.remote(), timeout=END_S + 5)
+        ray.get(ray.get_actor(name, NAMESPACE).stop.remote(), timeout=STOP_S + 5)
     with suppress(ValueError):
         ray.kill(ray.get_actor(name, NAMESPACE), no_restart=True)
     with suppress(ValueError):

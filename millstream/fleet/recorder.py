@@ -1,22 +1,45 @@
-"""A real fleet's trace (`fleet/trace.py`), noted while it runs, for the simulator to be held against."""
+"""What is noted of a fleet that runs: the last events, for those who watch, and a trace (`fleet/trace.py`) while somebody wants
+one, for the simulator to be held against."""
 
 from __future__ import annotations
 
+import logging
 import statistics
+import time
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
+from millstream.core import tracing
 from millstream.fleet.config import FleetConfig
-from millstream.fleet.events import FleetEvent
 from millstream.fleet.link import Report
 from millstream.fleet.policy.types import Answer, Decision, FleetRequest, Place
 from millstream.fleet.trace import Arrival, Deployed, Drained, FleetSeen, FleetTrace, NewChunkTimes, ReplicaLife, Times
 from millstream.serving.admission_types import Refused
 from millstream.serving.chunk_times import Geometry
 
+log = logging.getLogger(__name__)
+
 MAX_ARRIVALS = 100_000
+MAX_EVENTS = 500
+EventKind = Literal["ready", "death", "move", "move failed", "restored", "lost", "start", "start failed", "stop", "drain"]
+LABEL = 8
+"""Letters of a session's id in logs: too few to steer it with."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetEvent:
+    at: float
+    """Seconds since 1970."""
+    kind: EventKind
+    replica_id: str
+    """Or the pool, where there is no replica yet."""
+    words: str
+    seconds: float | None = None
+    """How long it took, where that is known."""
 
 
 @dataclass(slots=True)
@@ -153,6 +176,23 @@ class FleetRecorder:
         stays = [(now if each.ended_at is None else each.ended_at) - (each.placed_at or now) for each in placed]
         patience = None if visit.was_refused else ended - visit.at
         return Arrival(at=visit.at - self.began, asked=visit.asked, stay_s=_mean(stays, 60.0), patience_s=patience)
+
+
+@dataclass(eq=False, slots=True)
+class FleetNotes:
+    events: deque[FleetEvent] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
+    move_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
+    recorder: FleetRecorder | None = None
+    """While somebody wants a trace."""
+
+    def note(self, kind: EventKind, replica_id: str, words: str, session_id: str = "", seconds: float | None = None) -> None:
+        event = FleetEvent(time.time(), kind, replica_id, session_id[:LABEL] + words, seconds)
+        self.events.append(event)
+        if self.recorder is not None:
+            self.recorder.happened(event)
+        if session_id:
+            tracing.record(kind, session_id, seconds or 0.0, replica=replica_id)
+        log.info("%s %s: %s", kind, replica_id, event.words)
 
 
 def _mean(values: list[float], otherwise: float) -> float:

@@ -31,7 +31,7 @@ def standing(fleet: LiveFleet) -> dict[str, Any]:
             for queued in fleet.policy.waiting(time.monotonic())
         ],
         "metrics": msgspec.to_builtins(metrics),
-        "events": [msgspec.to_builtins(event) for event in fleet.events],
+        "events": [msgspec.to_builtins(event) for event in fleet.notes.events],
     }
 
 
@@ -105,7 +105,7 @@ class _Figures(Collector):
             "The longest chunk that it counts on.",
             lambda report: max((s for _, s in report.chunk_s), default=0.0),
         )
-        moves = sorted(self._fleet.move_seconds)
+        moves = sorted(self._fleet.notes.move_seconds)
         if moves:
             middle = moves[len(moves) // 2]
             yield GaugeMetricFamily("millstream_fleet_move_seconds", "Half of the last moves took no longer.", value=middle)

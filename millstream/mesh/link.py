@@ -97,11 +97,12 @@ class MeshLink:
         for parcel in parcels:
             parcel.validate()
         with self._changed:
-            self._changed.wait_for(lambda: self.lost is not None or len(self._waiting) < MAX_WAITING)
-            known = self._known.copy()
-            frame = pack_parcels(known.strip(parcels), sequence=self._sequence + 1)
-            self._known = known
-            calls = ", ".join(str(parcel.envelope.call_id) for parcel in parcels)
+            while len(self._waiting) >= MAX_WAITING and self.lost is None:
+                self._changed.wait()
+            stripped, known = self._known.strip(parcels)
+            frame = pack_parcels(stripped, sequence=self._sequence + 1)
+            self._known = known  # nothing of it was refused
+            calls = ", ".join([str(parcel.envelope.call_id) for parcel in parcels])
             return self._put(f"call {calls}", frame, heard=True)
 
     def tell(self, action: Action, session_id: str = "", *, fork_id: str = "", heard: bool = False) -> Future[LinkAnswer]:
@@ -140,7 +141,8 @@ class MeshLink:
 
     def _put(self, what: str, frame: Frame, *, heard: bool) -> Future[LinkAnswer]:
         self._sequence += 1
-        job = _Job(what, frame, [HostCopy(tensor, beside=True) for tensor in frame.tensors], self._sequence, heard)
+        copies = [] if frame.memory else [HostCopy(tensor, beside=True) for tensor in frame.tensors]
+        job = _Job(what, frame, copies, self._sequence, heard)
         if self.lost is not None:
             job.future.set_exception(self.lost)
         else:
@@ -193,7 +195,7 @@ class MeshLink:
     def _send_all(self, wire: Wire) -> None:
         try:
             while (job := self._next()) is not None:
-                frame = on_host(job.frame, [copy.wait() for copy in job.copies])
+                frame = on_host(job.frame, [copy.wait() for copy in job.copies]) if job.copies else job.frame
                 log.debug("message %s, %s: header leaves", job.sequence, job.what)
                 job.sent_s = time.perf_counter()
                 wire.send(frame)

@@ -235,7 +235,11 @@ class MeshTransport:
 
     def _settle(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
-            self._staggered.get(delivery.result.session_id, {}).pop(delivery.result.call_id, None)
+            name = delivery.result.session_id
+            under_way = self._staggered.get(name, {})
+            under_way.pop(delivery.result.call_id, None)
+            if not under_way:  # sessions come and go, and a late one may have been released already
+                self._staggered.pop(name, None)
 
     def _blamed(self, lost: MeshLost) -> RecoverablePost | None:
         """The oldest chunk under way, if it has brought down one mesh after the other."""

@@ -46,8 +46,11 @@ class Broadcast:
     def __init__(self, mesh: RankGroup) -> None:
         self._mesh = mesh
 
-    def send(self, data: bytes | memoryview, *, what: str, more: bool = False) -> None:
-        self.receive(data if isinstance(data, memoryview) else memoryview(bytearray(data)), what=what)
+    def send(self, header: bytes, meta: bytes, /, *tensors: memoryview) -> None:
+        self.receive(memoryview(bytearray(header)), what="header")
+        self.receive(memoryview(bytearray(meta)), what="metadata")
+        for tensor in tensors:
+            self.receive(tensor, what="tensor")
 
     def receive(self, into: memoryview, *, what: str) -> None:
         self._mesh.broadcast(torch.frombuffer(into, dtype=torch.uint8), source=LEADER, what=what)

@@ -43,8 +43,8 @@ class Page:
 class PagePool:
     """The pages of one device that do not lie in a window, and how many there may come to be."""
 
-    def __init__(self, *, capacity_bytes: int | None = None, rooms: Rooms | None = None) -> None:
-        self.capacity_bytes = capacity_bytes
+    def __init__(self, *, rooms: Rooms | None = None) -> None:
+        self.capacity_bytes: int | None = None
         """None for all that the device has."""
         self.rooms = rooms
         """Where windows lie, if apart from everything else."""

@@ -45,7 +45,7 @@ class HostCopy:
 def brought(tensor: Tensor, device: torch.device) -> Tensor:
     """One of host memory on its way to a device, beside the work queued there; what is queued from now on finds it."""
     if device.type != "cuda":
-        return tensor.to(device)
+        return tensor if tensor.device == device else tensor.to(device)
     stream, consumer = copying_stream(device, "back"), torch.cuda.current_stream(device)
     with torch.cuda.stream(stream):
         there = tensor.to(device, non_blocking=True)

@@ -21,7 +21,7 @@ from millstream.models.fast.block import FastBlock
 from millstream.models.fast.stack import FastStack
 from millstream.models.kv import KVRing
 from millstream.models.weights.fill import frozen
-from millstream.parallel.balance import GAIN, Bounds, better_split, owner
+from millstream.parallel.balance import Bounds, better_split, owner
 from millstream.parallel.collectives import PendingCollective
 from millstream.parallel.layers import StagedDiT
 
@@ -33,7 +33,7 @@ class HeldCache(NamedTuple):
     cross: CrossKV | None
 
 
-def better_bounds(dit: StagedDiT, *, gain: float = GAIN, may_move: bool = True) -> Bounds | None:
+def better_bounds(dit: StagedDiT, *, may_move: bool = True) -> Bounds | None:
     """The split that suits what was measured since the last time, the same on every rank; None if the present one does, or if
     `may_move` does not hold on all of them.
 
@@ -50,7 +50,7 @@ def better_bounds(dit: StagedDiT, *, gain: float = GAIN, may_move: bool = True) 
     assert min(seconds) >= 0, f"stages were busy for {seconds} s"
     assert min(counts) > 0, f"a stage of {dit.bounds} has no layer"
     slowness = [each / count for each, count in zip(seconds, counts, strict=True)]
-    return better_split(dit.bounds, slowness=slowness, gain=gain)
+    return better_split(dit.bounds, slowness=slowness)
 
 
 def move_layers(dit: StagedDiT, bounds: Bounds, held: Sequence[HeldCache]) -> list[HeldCache]:

@@ -244,13 +244,20 @@ class Walks(NamedTuple):
 FORWARD, BACKWARD, AGAIN = Walks(71.5, 3.0), Walks(148.0, 7.0), Walks(51.0, 3.0)
 """The last is what `selective` adds."""
 
+REMADE = Walks(11, 0)
+"""Of a compiled block under `products` where its MLP goes back, beside the hidden layer: what self-attention and its output
+gave, the prompt's normed input, queries before their norm and after it, what attention and its output gave, the MLP's input and
+output, and the gradients of that output and of the block's. The backward graph of the block has them alive there."""
+
 PLAIN: dict[Recompute, Walks] = {
     "none": Walks(14, 2, 9),
     "selective": Walks(6, 1, 4),
     "products": Walks(1, 0, 1),
     "full": Walks(1, 0),
 }
-"""Kept of a block operation by operation, in float32; and beside it where it goes back."""
+"""Kept of a block operation by operation, in what its weights are in; and beside it where it goes back."""
+NARROW = PLAIN | {"none": Walks(10, 2, 18)}
+"""The same in bfloat16: norms and phases of q and k are float32 there, beside what they are made of."""
 PLAIN_AT_WORK: dict[Recompute, Walks] = {
     "none": Walks(6, 0),
     "selective": Walks(2, 1),
@@ -287,7 +294,7 @@ class LearningWork:
     learning_bytes: int = 4
     """Of a weight that learns and of its gradient: 2 with masters."""
     is_compiled: bool = True
-    """In bf16, as on a GPU; or operation by operation in float32, as on a CPU."""
+    """In bf16, as on a GPU; or operation by operation in what the weights are in, as on a CPU."""
     tp: int = 1
     """Ranks that share its heads and hidden layers; as the next, of what is not compiled."""
     passes: float = 1.0
@@ -339,17 +346,17 @@ def learning_peak(work: LearningWork, state: TrainingState, *, accumulates: bool
 def _turn_bytes(work: LearningWork, kept: float, whole: float) -> float:
     """Beside what all blocks keep, where the last of them begins its way back."""
     if work.is_compiled:
-        again = {"full": whole, "products": Walks(6, 0).bytes(work.dit, work.tokens)}.get(work.recompute, 0.0)
+        again = {"full": whole, "products": REMADE.bytes(work.dit, work.tokens)}.get(work.recompute, 0.0)
         return Walks(0, 3).bytes(work.dit, work.tokens) + again
     at_work = (ADAPTED_AT_WORK if work.is_frozen else PLAIN_AT_WORK)[work.recompute]
-    return whole - kept + 2 * at_work.bytes(work.dit, work.tokens, work.tp)
+    return whole - kept + work.learning_bytes / VALUE_BYTES * at_work.bytes(work.dit, work.tokens, work.tp)
 
 
 def _kept_bytes(work: LearningWork, recompute: Recompute) -> float:
     """Of one block, for its way back. Residuals are float32 where the modulations that they are made with are."""
     if not work.is_compiled:
-        plain = ADAPTED if work.is_frozen else PLAIN
-        return 2 * plain[recompute].bytes(work.dit, work.tokens, work.tp)
+        plain = ADAPTED if work.is_frozen else NARROW if work.learning_bytes == VALUE_BYTES else PLAIN
+        return work.learning_bytes / VALUE_BYTES * plain[recompute].bytes(work.dit, work.tokens, work.tp)
     residual = 2 if work.learning_bytes == 4 and not work.is_frozen else 1
     kept = {
         "none": Walks(15 + 3 * residual, 1),
@@ -357,4 +364,6 @@ def _kept_bytes(work: LearningWork, recompute: Recompute) -> float:
         "products": Walks(1 + residual, 0),
         "full": Walks(residual, 0),
     }
-    return kept[recompute].bytes(work.dit, work.tokens)
+    prompt = 3 * VALUE_BYTES * work.dit.text_tokens * work.dit.width  # keys before their norm and after it, and values
+    scales = 4 * work.dit.heads * work.tokens  # of attention's softmax
+    return kept[recompute].bytes(work.dit, work.tokens) + prompt + scales

@@ -7,6 +7,8 @@ processor for the device. Knows one rank; `ranks.py` sets several side by side. 
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from millstream.core.errors import TraceError
-from millstream.profiler.intervals import EMPTY, Floats, Intervals, union
+from millstream.profiler.intervals import BLOCK, EMPTY, Floats, Intervals, union
 from millstream.profiler.kinds import DEVICE_KINDS, VIEWS, WORKING, Kind, is_decode
-from millstream.profiler.trace import Trace
+from millstream.profiler.trace import Ids, Trace
 
 PROMPT_US = 50.0
 """A host that does nothing but launch comes back for the next launch within this."""
@@ -70,7 +72,7 @@ class Anatomy:
         chosen = events.of(Kind.KERNEL) if self.has_device else _working_ops(self.trace)
         if not len(chosen) and not self.has_device:
             chosen = events.of(Kind.NOTE, Kind.DECODE)  # spans alone: what has a name is work
-        inside: Index = chosen[(events.end[chosen] > self.begin) & (events.begin[chosen] < self.end)]
+        inside: Index = chosen[(events.ends(chosen) > self.begin) & (events.begin[chosen] < self.end)]
         return inside
 
     @cached_property
@@ -126,9 +128,17 @@ class Anatomy:
         """The same, with the operators that do little else: all of an `.item()` would be gone with its wait."""
         events = self.trace.events
         ops = events.of(Kind.OP)
+        if not len(ops) or not len(self.waiting):
+            return self.waiting
         ops = ops[events.track[ops] == self.main_track]
-        waited = self.waiting.within(events.begin[ops], events.end[ops])
-        return self.waiting | self._union(ops[(waited > 0) & (events.length[ops] - waited <= PROMPT_US)])
+        found = [self._waiting_ops(ops[at : at + BLOCK]) for at in range(0, max(1, len(ops)), BLOCK)]
+        return self.waiting | self._union(np.concatenate(found))
+
+    def _waiting_ops(self, ops: Index) -> Index:
+        events = self.trace.events
+        waited = self.waiting.within(events.begin[ops], events.ends(ops))
+        waiting: Index = ops[(waited > 0) & (events.length[ops] - waited <= PROMPT_US)]
+        return waiting
 
     @property
     def could_run_ahead(self) -> bool:
@@ -151,9 +161,16 @@ class Anatomy:
         return {cause: time / self.wall for cause, time in spent.items()}
 
     def _gap_causes(self) -> dict[str, float]:
+        calls, host = self._calls(), {cause: self.host(kind) for cause, kind in HOST_CAUSES.items()}
+        spent: dict[str, float] = defaultdict(float)
+        for gaps in self.idle.blocks():
+            for cause, time in self._causes(gaps, self._ending_calls(gaps, calls), host).items():
+                spent[cause] += time
+        return spent
+
+    def _causes(self, gaps: Intervals, call: _EndingCalls, host: Mapping[str, Intervals]) -> dict[str, float]:
         """Each gap is the host's until the call that ends it has been made; after that, the device's or its queue's."""
-        begin, end = self.idle.begin, self.idle.end
-        call = self._ending_calls()
+        begin, end = gaps.begin, gaps.end
         handed = call.handed_over(begin, end)
         queued = end - handed
         ready = np.clip(self._ready, begin, handed)
@@ -164,8 +181,8 @@ class Anatomy:
         stuck = np.minimum(_beyond(self._synchronising.within(begin, handed), LATE_US), left)
         left = left - stuck
         spent["lost"] = float((lost + stuck).sum())
-        for cause, kind in HOST_CAUSES.items():
-            inside = np.minimum(self.host(kind).within(begin, handed), left)
+        for cause, doing in host.items():
+            inside = np.minimum(doing.within(begin, handed), left)
             spent[cause] = float(inside.sum())
             left = left - inside
         calling = np.nan_to_num(np.minimum(_beyond(handed - np.clip(call.begin, begin, handed), PROMPT_US), left))
@@ -195,8 +212,8 @@ class Anatomy:
         events = self.trace.events
         calls = events.of(Kind.ALLOCATION)
         first = self.busy.begin[0] if len(self.busy) else self.begin
-        slow = calls[(events.length[calls] > SLOW_START_US) & (events.end[calls] <= first)]
-        return float(events.end[slow].max(initial=self.begin))
+        slow = calls[(events.length[calls] > SLOW_START_US) & (events.ends(calls) <= first)]
+        return float(events.ends(slow).max(initial=self.begin))
 
     @cached_property
     def _synchronising(self) -> Intervals:
@@ -207,29 +224,40 @@ class Anatomy:
         copying = np.isin(events.link[waits], events.link[events.of(Kind.COPY)]) & (events.link[waits] >= 0)
         return self._union(waits[~copying])
 
-    def _ending_calls(self) -> _EndingCalls:
-        """For each gap the call that ends it."""
-        events, gaps = self.trace.events, self.idle
-        if not self.has_device:
-            never = np.full(len(gaps), np.inf)  # nothing is launched: what is between operators is the host's
-            return _EndingCalls(gaps.end.copy(), gaps.end.copy(), never, np.zeros(len(gaps), bool))
+    def _calls(self) -> _Calls:
+        """All that can end a gap."""
+        events = self.trace.events
         on_device = events.of(*DEVICE_KINDS)
         on_device = on_device[np.argsort(events.begin[on_device], kind="stable")]
         calls = events.of(Kind.LAUNCH, Kind.GRAPH, Kind.SYNC)  # copies that block are launches too
         calls = calls[np.argsort(events.begin[calls], kind="stable")]
+        by_link = np.argsort(events.link[calls], kind="stable")
+        return _Calls(
+            begin=events.begin[calls],
+            end=events.ends(calls),
+            links=events.link[calls[by_link]],
+            by_link=by_link,
+            followed_at=events.begin[on_device],
+            followed_by=events.link[on_device],
+        )
+
+    def _ending_calls(self, gaps: Intervals, calls: _Calls) -> _EndingCalls:
+        """For each gap the call that ends it."""
+        if not self.has_device:
+            never = np.full(len(gaps), np.inf)  # nothing is launched: what is between operators is the host's
+            return _EndingCalls(gaps.end.copy(), gaps.end.copy(), never, np.zeros(len(gaps), bool))
         last = gaps.end >= self.end  # nothing follows: the host just launches nothing
-        if not len(calls):
+        if not len(calls.begin):
             nothing = np.full(len(gaps), np.nan)
             return _EndingCalls(nothing, nothing, np.full(len(gaps), np.inf), ~last)
-        first = np.minimum(np.searchsorted(events.begin[on_device], gaps.end), len(on_device) - 1)
-        made = _find_calls(events.link[on_device[first]], events.link[calls])
+        made = calls.launching(gaps.end)
         found = (made >= 0) & ~last
-        begin = np.where(found, events.begin[calls][made], np.nan)
-        before = np.searchsorted(events.begin[calls], begin) - 1
-        previous_end = np.where(before >= 0, events.end[calls][np.maximum(before, 0)], self.begin)
+        begin = np.where(found, calls.begin[made], np.nan)
+        before = np.searchsorted(calls.begin, begin) - 1
+        previous_end = np.where(before >= 0, calls.end[np.maximum(before, 0)], self.begin)
         previous_end = np.maximum(previous_end, _last_before(self.waiting.end, begin, self.begin))
         thought = np.where(found, begin - previous_end, np.inf)
-        return _EndingCalls(begin, np.where(found, events.end[calls][made], np.nan), thought, ~found & ~last)
+        return _EndingCalls(begin, np.where(found, calls.end[made], np.nan), thought, ~found & ~last)
 
     def host(self, kind: Kind) -> Intervals:
         """What the feeding thread does of one kind."""
@@ -243,7 +271,7 @@ class Anatomy:
         if not len(chosen):
             return EMPTY
         events = self.trace.events
-        return union(events.begin[chosen], events.end[chosen]).clipped(self.begin, self.end)
+        return union(events.begin[chosen], events.ends(chosen)).clipped(self.begin, self.end)
 
 
 def take_apart(trace: Trace, *, begin: float | None = None, end: float | None = None) -> Anatomy:
@@ -255,12 +283,34 @@ def take_apart(trace: Trace, *, begin: float | None = None, end: float | None = 
 def extent(trace: Trace) -> tuple[float, float]:
     """From the first thing that was done to the last; the profiler's own is not counted."""
     events = trace.events
-    chosen = np.flatnonzero(~np.isin(events.kind, [int(Kind.OTHER), int(Kind.OVERHEAD), int(Kind.PYTHON)]))
-    chosen = chosen if len(chosen) else np.arange(len(events))
-    first, last = float(events.begin[chosen].min()), float(events.end[chosen].max())
+    counted = events.are(*(set(Kind) - {Kind.OTHER, Kind.OVERHEAD, Kind.PYTHON}))
+    counted = counted if counted.any() else np.ones(len(events), bool)
+    first = float(events.begin.min(where=counted, initial=np.inf))
+    last = float((events.begin + events.length).max(where=counted, initial=-np.inf))
     if last <= first:
         raise TraceError(f"{trace.path} lasts no time at all; capture at least one chunk")
     return first, last
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Calls:
+    begin: Floats
+    end: Floats
+    """Of the host's calls, in order of time."""
+    links: Ids
+    by_link: Index
+    """Their links in order, and which call has each."""
+    followed_at: Floats
+    followed_by: Ids
+    """When things begin on the device, in order, and their links."""
+
+    def launching(self, moments: Floats) -> Index:
+        """Which call launched what follows each moment; -1 if it is not in the trace."""
+        first = np.minimum(np.searchsorted(self.followed_at, moments), len(self.followed_at) - 1)
+        wanted = self.followed_by[first]
+        at = np.minimum(np.searchsorted(self.links, wanted), len(self.links) - 1)
+        found: Index = np.where((self.links[at] == wanted) & (wanted >= 0), self.by_link[at], -1)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,14 +339,6 @@ def _beyond(lengths: Floats, allowed: float) -> Floats:
     return longer
 
 
-def _find_calls(wanted: NDArray[np.int64], links: NDArray[np.int64]) -> Index:
-    """Where each wanted link is among the calls; -1 if it is not in the trace."""
-    order = np.argsort(links, kind="stable")
-    at = np.minimum(np.searchsorted(links[order], wanted), len(links) - 1)
-    found: Index = np.where((links[order][at] == wanted) & (wanted >= 0), order[at], -1)
-    return found
-
-
 def _last_before(moments: Floats, limits: Floats, otherwise: float) -> Floats:
     """The last of the sorted moments up to each limit."""
     known = np.concatenate([[otherwise], moments])
@@ -314,7 +356,7 @@ def _working_ops(trace: Trace) -> Index:
     outermost = np.zeros(len(ops), bool)
     for track in np.unique(events.track[ops]):
         own = np.flatnonzero(events.track[ops] == track)
-        reach = np.maximum.accumulate(events.end[ops[own]])
+        reach = np.maximum.accumulate(events.ends(ops[own]))
         outermost[own] = np.concatenate([[True], events.begin[ops[own]][1:] >= reach[:-1] - 1e-3])
     chosen: Index = ops[outermost]
     return chosen

@@ -54,7 +54,7 @@ def read_compilation(trace: Trace, log: Iterable[SourcePlace] = ()) -> Compilati
     if not len(spent) and not regions and not places:
         return None
     return Compilation(
-        ms=union(events.begin[spent], events.end[spent]).total / 1e3,
+        ms=union(events.begin[spent], events.ends(spent)).total / 1e3,
         graphs=len({frame for frame, _ in regions}),
         recompiled=sum(attempt != "0" for _, attempt in regions),
         places=places,

@@ -1,7 +1,8 @@
 """Work of one operator from the shapes a trace recorded: floating-point operations, and bytes that must move at least.
 
 Bytes are inputs read once and outputs written once, as if caches held everything in between: a lower bound, so what a trace
-reaches by it is a lower bound too. Operators whose output does not follow from their inputs count their inputs alone.
+reaches by it is a lower bound too. Operators whose output does not follow from their inputs count their inputs alone. Shapes
+are JSON, as the trace has them: most are of operators that were called before.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
+import msgspec
+
+from millstream.profiler.event import Arguments
 from millstream.profiler.kinds import VIEWS
 
 _SIZES = {
@@ -39,38 +44,61 @@ _CAUSAL_AT = {
 """Where it is said among the inputs that half of the scores are left out."""
 OWN_WORK = frozenset((*_PRODUCTS, *_CONVOLUTIONS))
 """Operators whose longest kernel is a product or a convolution, whatever it is called."""
+MOST = 2**63
+KEPT = 4096
+"""Calls with shapes of their own whose work is remembered."""
 
 
-def op_cost(name: str, args: Mapping[str, Any]) -> tuple[float, float]:
+def op_cost(name: str, args: Arguments) -> tuple[float, float]:
     """Zero and zero where the trace has no shapes, or the operator works through others."""
-    inputs = [] if VIEWS.match(name) else _inputs(args)
+    if not args.has_shapes:
+        return 0.0, 0.0
+    by_values = "attention" in name or name in _CONVOLUTIONS
+    return _cost(name, bytes(args.dims), bytes(args.types), bytes(args.concrete) if by_values else b"")
+
+
+@lru_cache(maxsize=KEPT)
+def _cost(name: str, dims: bytes, types: bytes, concrete: bytes) -> tuple[float, float]:
+    shapes = [] if VIEWS.match(name) else _parsed(dims)
+    inputs = _inputs(shapes, _parsed(types))
     if not inputs:
         return 0.0, 0.0
-    dims, size = args["Input Dims"], inputs[0][1]
-    read = _bytes_of(inputs)
+    size, read = inputs[0][1], _bytes_of(inputs)
     if name in _PRODUCTS:
-        return _product(dims, _PRODUCTS[name], read, size)
+        return _product(shapes, _PRODUCTS[name], read, size)
     if "attention" in name and len(inputs) >= 3:
-        return _attention(name, dims, args.get("Concrete Inputs", ()), read, size)
+        return _attention(name, shapes, _parsed(concrete), read, size)
     if name in _CONVOLUTIONS:
-        return _convolution(name, dims, args.get("Concrete Inputs", ()), read, size)
+        return _convolution(name, shapes, _parsed(concrete), read, size)
     largest = max(math.prod(shape) for shape, _ in inputs)
     return float(largest), read + largest * size
 
 
-def input_bytes(args: Mapping[str, Any]) -> float:
+def input_bytes(args: Arguments) -> float:
     """Of all tensors that went in; zero where the trace has no shapes."""
-    return _bytes_of(_inputs(args))
+    return _input_bytes(bytes(args.dims), bytes(args.types)) if args.has_shapes else 0.0
+
+
+@lru_cache(maxsize=KEPT)
+def _input_bytes(dims: bytes, types: bytes) -> float:
+    return _bytes_of(_inputs(_parsed(dims), _parsed(types)))
+
+
+def _parsed(text: bytes) -> list[Any]:
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return []
+    return found if isinstance(found, list) else []
 
 
 def _bytes_of(inputs: Sequence[tuple[list[int], int]]) -> float:
     return float(sum(math.prod(shape) * size for shape, size in inputs))
 
 
-def _inputs(args: Mapping[str, Any]) -> list[tuple[list[int], int]]:
+def _inputs(dims: list[Any], types: list[Any]) -> list[tuple[list[int], int]]:
     """Shapes, and bytes of a value; nothing at all if one of them is not understood."""
-    dims, types = args.get("Input Dims"), args.get("Input type")
-    if not isinstance(dims, list) or not isinstance(types, list) or not all(_is_shape(shape) for shape in dims):
+    if not all(_is_shape(shape) for shape in dims):
         return []
     found = [(shape, _value_bytes(types, index)) for index, shape in enumerate(dims) if shape]
     return [(shape, size) for shape, size in found if size]
@@ -102,6 +130,8 @@ def _said(concrete: Sequence[str], at: int) -> str:
 
 
 def _convolution(name: str, dims: Sequence[Any], concrete: Sequence[str], read: float, size: int) -> tuple[float, float]:
+    if len(dims) < 2:
+        return 0.0, 0.0
     x, weight = dims[0], dims[1]
     strides, padding = (_numbers(concrete, at) for at in _CONVOLUTIONS[name])
     spatial = len(x) - 2
@@ -116,13 +146,18 @@ def _convolution(name: str, dims: Sequence[Any], concrete: Sequence[str], read: 
 def _numbers(concrete: Sequence[str], at: int) -> list[int]:
     try:
         numbers = json.loads(concrete[at])
-        return [int(number) for number in numbers]
     except (IndexError, ValueError, TypeError):
         return []
+    return numbers if _is_shape(numbers) else []
 
 
 def _is_shape(shape: Any) -> bool:
-    return isinstance(shape, list) and all(isinstance(number, int) for number in shape)
+    """Of a tensor that could be: what has more values than a number of 64 bits can count was not written by PyTorch."""
+    return (
+        isinstance(shape, list)
+        and all(isinstance(number, int) and 0 <= number < MOST for number in shape)
+        and math.prod(shape) < MOST
+    )
 
 
 def _value_bytes(types: Sequence[str], index: int) -> int:

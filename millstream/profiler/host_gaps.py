@@ -61,7 +61,7 @@ def _doings(rank: Anatomy) -> Index:
 def _innermost(rank: Anatomy, doings: Index, begin: float, end: float) -> str:
     """The shortest of what lasted for most of the gap; where nothing did, what lasted longest in it."""
     events, names = rank.trace.events, rank.trace.names
-    inside = np.minimum(events.end[doings], end) - np.maximum(events.begin[doings], begin)
+    inside = np.minimum(events.ends(doings), end) - np.maximum(events.begin[doings], begin)
     most = doings[inside >= 0.5 * (end - begin)]
     if len(most):
         return names[int(events.name[most[np.argmin(events.length[most])]])]

@@ -152,6 +152,7 @@ _FAMILIES = (
     ),
     ("cast or copy", re.compile(r"to_copy|direct_copy|_cast|cast_|convert|quant(?!.*norm)|transpose|memset", re.I)),
 )
+FAMILIES = tuple(sorted({BETWEEN, *(family for family, _ in _FAMILIES)}))
 
 
 @lru_cache(maxsize=65536)

@@ -154,7 +154,7 @@ def _overlap_on_streams(rank: Anatomy) -> float:
         return 0.0
     kernels = kernels[np.lexsort((events.begin[kernels], events.track[kernels]))]
     same = events.track[kernels][1:] == events.track[kernels][:-1]
-    over = np.clip(events.end[kernels][:-1] - events.begin[kernels][1:], 0.0, None)
+    over = np.clip(events.ends(kernels)[:-1] - events.begin[kernels][1:], 0.0, None)
     return float(over[same].sum()) / max(1e-9, float(events.length[kernels].sum()))
 
 

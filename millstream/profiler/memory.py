@@ -60,14 +60,10 @@ def _fullest(allocated: NDArray[np.int64], count: int) -> NDArray[np.intp]:
 
 
 def _filled_by(trace: Trace, peak: int) -> tuple[tuple[str, float], ...]:
-    memory, live = trace.memory, {}
-    for index in range(peak + 1):
-        address = int(memory.address[index])
-        if memory.change[index] > 0:
-            live[address] = index
-        else:
-            live.pop(address, None)
-    blocks = np.fromiter(live.values(), np.intp, len(live))
+    memory = trace.memory
+    _, back = np.unique(memory.address[peak::-1], return_index=True)
+    last = np.sort(peak - back)  # of each address up to the peak
+    blocks = last[memory.change[last] > 0]
     names = _under_way(trace, memory.at[blocks], memory.track[blocks])
     by_name: Counter[str] = Counter()
     for name, size in zip(names, memory.change[blocks], strict=True):
@@ -92,11 +88,13 @@ def _covering(trace: Trace, moments: Floats, tracks: NDArray[np.int32], *kinds: 
     for track in np.unique(tracks):
         own = chosen[events.track[chosen] == track]
         own = own[np.argsort(events.begin[own], kind="stable")]
+        begin, end = events.begin[own], events.ends(own)
+        reach = np.maximum.accumulate(end)
         for place in np.flatnonzero(tracks == track):
-            at = int(np.searchsorted(events.begin[own], moments[place], side="right")) - 1
-            while at >= 0 and events.end[own[at]] < moments[place]:
-                at -= 1 if events.begin[own[at]] > moments[place] - 60e6 else at + 1
-            if at >= 0:
+            at = int(np.searchsorted(begin, moments[place], side="right")) - 1
+            while at >= 0 and end[at] < moments[place] <= reach[at]:
+                at -= 1
+            if at >= 0 and end[at] >= moments[place]:
                 found[place] = _short(trace.names[events.name[own[at]]])
     return found
 

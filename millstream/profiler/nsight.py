@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from millstream.core.errors import TraceError
+from millstream.profiler.event import TraceEvent, mended
 
 MAGIC = b"SQLite format 3\x00"
+BLOCK = 10_000
+"""Rows read at a time."""
 _COPIES = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 10: "Memcpy PtoP"}
 _ON_DEVICE = {
     "CUPTI_ACTIVITY_KIND_KERNEL": ("kernel", ("demangledName", "shortName")),
@@ -33,23 +36,23 @@ Row = dict[str, Any]
 
 
 class NsightFile:
-    """As `reader.TraceFile`: `events()` once, then `metadata` has the devices."""
+    """As `reader.TraceFile`: `blocks()` once, then `metadata` has the devices."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metadata: dict[str, Any] = {}
         self.unclosed = False
 
-    def events(self) -> Iterator[dict[str, Any]]:
+    def blocks(self) -> Iterator[list[TraceEvent]]:
         try:
             with closing(sqlite3.connect(f"file:{self.path.absolute()}?mode=ro&immutable=1", uri=True)) as database:
                 database.row_factory = sqlite3.Row
                 database.execute("PRAGMA trusted_schema = OFF")
-                yield from self._events(database)
+                yield from self._blocks(database)
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             raise TraceError(f"{self.path} cannot be read as an export of Nsight Systems ({error}); export it again") from None
 
-    def _events(self, database: sqlite3.Connection) -> Iterator[dict[str, Any]]:
+    def _blocks(self, database: sqlite3.Connection) -> Iterator[list[TraceEvent]]:
         tables = {row["name"] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not tables & {*_ON_DEVICE, "CUPTI_ACTIVITY_KIND_RUNTIME"}:
             raise TraceError(f"{self.path} has no CUDA events; record with nsys profile --trace cuda,nvtx and export to sqlite")
@@ -59,16 +62,17 @@ class NsightFile:
         self.metadata["deviceProperties"] = [{"name": dict(row).get("name") or ""} for row in found]
         for table, (category, names) in (_ON_DEVICE | _ON_HOST).items():
             if table in tables:
-                for row in database.execute(f"SELECT * FROM {table}"):
-                    yield _event(table, category, names, dict(row), words)
+                rows = database.execute(f"SELECT * FROM {table}")
+                while block := rows.fetchmany(BLOCK):
+                    yield [_event(table, category, names, dict(row), words) for row in block]
 
 
-def _event(table: str, category: str, names: tuple[str, ...], row: Row, words: dict[int, str]) -> dict[str, Any]:
+def _event(table: str, category: str, names: tuple[str, ...], row: Row, words: dict[int, str]) -> TraceEvent:
     timed = isinstance(row.get("start"), int) and isinstance(row.get("end"), int)
     times = {"ts": row["start"] / 1e3, "dur": (row["end"] - row["start"]) / 1e3} if timed else {}
     args = {"correlation": row.get("correlationId", -1), "bytes": row.get("bytes")}
     on_device = table in _ON_DEVICE
-    return {
+    found = {
         "ph": "X",
         "cat": category,
         "name": _name(table, names, row, words),
@@ -77,6 +81,7 @@ def _event(table: str, category: str, names: tuple[str, ...], row: Row, words: d
         **times,
         "args": args if on_device or category == "cuda_runtime" else {},
     }
+    return mended(found)
 
 
 def _name(table: str, names: tuple[str, ...], row: Row, words: dict[int, str]) -> str:

@@ -108,8 +108,8 @@ def _collectives(rank: Anatomy) -> dict[str, Floats]:
     """Lengths by name, in order of time; what ended before the common stretch began is of an earlier time on all ranks."""
     events = rank.trace.events
     chosen = events.of(Kind.COLLECTIVE)
-    chosen = chosen[events.end[chosen] > rank.begin]
-    chosen = chosen[np.argsort(events.end[chosen], kind="stable")]
+    chosen = chosen[events.ends(chosen) > rank.begin]
+    chosen = chosen[np.argsort(events.ends(chosen), kind="stable")]
     names = events.name[chosen]
     return {rank.trace.names[index]: events.length[chosen][names == index] for index in np.unique(names)}
 
@@ -132,8 +132,8 @@ def _exchanges(rank: Anatomy) -> dict[float, Floats]:
     """Lengths by size of message."""
     events = rank.trace.events
     chosen = events.of(Kind.EXCHANGE)
-    chosen = chosen[(events.end[chosen] > rank.begin) & (events.begin[chosen] < rank.end)]
-    sizes = events.moved[chosen]
+    chosen = chosen[(events.ends(chosen) > rank.begin) & (events.begin[chosen] < rank.end)]
+    _, sizes = events.work.take(chosen)
     return {float(size): events.length[chosen][sizes == size] for size in np.unique(sizes)}
 
 

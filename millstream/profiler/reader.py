@@ -1,7 +1,7 @@
-"""Reads a Chrome or Kineto trace one event at a time, from `.json` or `.json.gz`, in bounded memory.
+"""Reads a Chrome or Kineto trace a block of events at a time, from `.json` or `.json.gz`, in bounded memory.
 
-Knows JSON and nothing of what events mean. A window of text slides over the file; an event, or anything else in the
-file, that does not fit into it is refused, as is a file that ends too soon.
+Knows JSON and nothing of what events mean: whoever reads says what they are decoded to. A window of text slides over the file;
+an event, or anything else in the file, that does not fit into it is refused, as is a file that ends too soon.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import TextIOWrapper
 from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Generic, TypeVar
 
 import msgspec
 
@@ -27,19 +27,23 @@ MAX_TEXT = 64 << 30
 """Characters of a whole trace, unpacked: a small file that unpacks for ever ends here."""
 _SPACE = re.compile(r"[\s,]*")
 _DECODER = JSONDecoder(strict=False)  # names of kernels hold what they like
+E = TypeVar("E")
 
 
-class TraceFile:
-    """`events()` once, then `metadata` holds what else the file says."""
+class TraceFile(Generic[E]):
+    """`blocks()` once, then `metadata` holds what else the file says."""
 
-    def __init__(self, path: Path, *, block: int = BLOCK) -> None:
+    def __init__(
+        self, path: Path, decoder: msgspec.json.Decoder[list[E]], mend: Callable[[dict[str, Any]], E], *, block: int = BLOCK
+    ) -> None:
+        """`mend` makes an event of what `decoder` does not take: values of other types, and what is not quite JSON."""
         self.path = path
         self.metadata: dict[str, Any] = {}
         self.unclosed = False
         """A bare list of events may end without its bracket; what follows then is not known."""
-        self._block = block
+        self._decoder, self._mend, self._block = decoder, mend, block
 
-    def events(self) -> Iterator[dict[str, Any]]:
+    def blocks(self) -> Iterator[list[E]]:
         with _open(self.path) as file:
             text = _Window(file, self.path, self._block)
             match text.peek():
@@ -52,7 +56,7 @@ class TraceFile:
                 case _:
                     raise TraceError(f"{self.path} is not a trace; give a Chrome or Kineto trace, .json or .json.gz")
 
-    def _object(self, text: _Window) -> Iterator[dict[str, Any]]:
+    def _object(self, text: _Window) -> Iterator[list[E]]:
         text.skip("{")
         seen = False
         while text.peek() != "}":
@@ -66,16 +70,17 @@ class TraceFile:
         if not seen:
             raise TraceError(f"{self.path} has no traceEvents; give a Chrome or Kineto trace")
 
-    def _list(self, text: _Window, *, may_stop: bool) -> Iterator[dict[str, Any]]:
+    def _list(self, text: _Window, *, may_stop: bool) -> Iterator[list[E]]:
         text.skip("[")
         while (char := text.peek()) != "]":
             if not char and may_stop:
                 self.unclosed = True
                 return
-            for event in text.values():
-                if not isinstance(event, dict):
-                    raise TraceError(f"{self.path} is not a trace: its list holds {type(event).__name__}, not events")
-                yield event
+            event = text.value()
+            if not isinstance(event, dict):
+                raise TraceError(f"{self.path} is not a trace: its list holds {type(event).__name__}, not events")
+            yield [self._mend(event)]
+            yield text.alike(self._decoder)
         text.skip("]")
 
 
@@ -107,19 +112,19 @@ class _Window:
             raise TraceError(f"{self._path} is not a trace: {found!r} where {char!r} belongs; take it again")
         self._at += 1
 
-    def values(self) -> list[Any]:
-        """The next one, and where more of them are here, written alike, those at once, which is quicker by half."""
-        first, text, end = self.value(), self._text, self._at
+    def alike(self, decoder: msgspec.json.Decoder[list[E]]) -> list[E]:
+        """Those that follow and are all here, written like the value before them: at once, which is quicker by far."""
+        text, end = self._text, self._at
         if self._one_by_one or self.peek() != "{" or self._text is not text:
-            return [first]
-        last = text.rfind("}" + text[end : self._at + 1], self._at)  # as the first one ends and the second begins
+            return []
+        last = text.rfind("}" + text[end : self._at + 1], self._at)  # as the one before ends and the next begins
         try:
-            more = msgspec.json.decode(f"[{text[self._at : last + 1]}]") if last >= 0 else []
+            found = decoder.decode(f"[{text[self._at : last + 1]}]") if last >= 0 else []
         except (msgspec.DecodeError, RecursionError):
-            self._one_by_one = True  # a name with what JSON does not allow, or an end that was none
-            return [first]
+            self._one_by_one = True  # another type than was thought, what JSON does not allow, or an end that was none
+            return []
         self._at = max(self._at, last + 1)
-        return [first, *more]
+        return found
 
     def value(self) -> Any:
         """One JSON value, whole."""

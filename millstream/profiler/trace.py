@@ -1,4 +1,4 @@
-"""A trace in memory: events as columns, some fifty bytes each, with what the file says of itself.
+"""A trace in memory: events as columns, some forty bytes each, with what the file says of itself.
 
 Filled from `reader.py`. Times are microseconds by the trace's own clock. At most `MAX_EVENTS` are kept: those after are
 counted and left out, and the trace says so.
@@ -10,13 +10,14 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from millstream.core.errors import TraceError
 from millstream.profiler.costs import input_bytes, op_cost
+from millstream.profiler.event import EVENTS, Arguments, TraceEvent, mended
 from millstream.profiler.evidence import is_all_to_all, settle
 from millstream.profiler.intervals import Floats
 from millstream.profiler.kinds import FOREIGN, Kind, kind_of
@@ -28,12 +29,32 @@ MAX_NAMES = 200_000
 MAX_OPEN = 10_000
 """Begun and not yet ended, over all threads."""
 OTHERS = "(other names)"
+Ids = NDArray[np.int64] | NDArray[np.int32]
 LATEST_US = 2.0**62
 """No clock has come so far; what claims to be later, or not a number, is no time."""
 _SKIPPED = {"ac2g", "async_cpu_to_gpu", "fwdbwd", "trace", "cuda_sync", "cuda_profiler_range"}
 """They repeat what is there already."""
 SHORT_FRAME_US = 200.0
 """Stacks are the bulk of large traces, and only long frames say what a gap was spent with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventWork:
+    """Of those events that say what they do: operators with shapes, copies, messages."""
+
+    of: NDArray[np.int32]
+    """Index into the events, in order."""
+    flops: Floats
+    moved: Floats
+    """Bytes, at least; copies and collectives say theirs."""
+
+    def take(self, chosen: NDArray[np.intp]) -> tuple[Floats, Floats]:
+        """Flops and bytes of these events, by index; zero of those that say nothing."""
+        if not len(self.of):
+            return np.zeros(len(chosen)), np.zeros(len(chosen))
+        at = np.minimum(np.searchsorted(self.of, chosen.astype(np.int32)), len(self.of) - 1)
+        said = self.of[at] == chosen
+        return np.where(said, self.flops[at], 0.0), np.where(said, self.moved[at], 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,29 +68,34 @@ class Events:
     """Index into `Trace.names`."""
     track: NDArray[np.int32]
     """Index into `Trace.tracks`."""
-    link: NDArray[np.int64]
+    link: Ids
     """Ties what runs on the device to the call that launched it; -1 if unknown."""
-    origin: NDArray[np.int64]
+    origin: Ids
     """Ties what runs on the device to the operator it is of; -1 if unknown."""
-    flops: Floats
-    moved: Floats
-    """Bytes, at least; copies and collectives say theirs."""
+    work: EventWork
 
     def __post_init__(self) -> None:
-        lengths = {len(column) for column in vars(self).values()}
+        lengths = {len(column) for name, column in vars(self).items() if name != "work"}
         assert len(lengths) == 1, f"columns of {sorted(lengths)} events"
 
-    @property
-    def end(self) -> Floats:
-        ends: Floats = self.begin + self.length
+    def ends(self, chosen: NDArray[np.intp]) -> Floats:
+        """Of these, by index."""
+        ends: Floats = self.begin[chosen] + self.length[chosen]
         return ends
 
     def __len__(self) -> int:
         return len(self.begin)
 
+    def are(self, *kinds: Kind) -> NDArray[np.bool_]:
+        """Whether each is of one of these kinds."""
+        wanted = np.zeros(256, bool)
+        wanted[list(kinds)] = True
+        found: NDArray[np.bool_] = wanted[self.kind]
+        return found
+
     def of(self, *kinds: Kind) -> NDArray[np.intp]:
         """Which are of these kinds, by index."""
-        return np.flatnonzero(np.isin(self.kind, [int(kind) for kind in kinds]))
+        return np.flatnonzero(self.are(*kinds))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +144,10 @@ class Trace:
 
 def read_trace(path: Path, *, rank: int = 0, max_events: int = MAX_EVENTS) -> Trace:
     """`rank` is for traces that do not say theirs."""
-    file = NsightFile(path) if _begins_with(path, MAGIC) else TraceFile(path)
+    file = NsightFile(path) if _begins_with(path, MAGIC) else TraceFile(path, EVENTS, mended)
     filling = _Filling(max_events)
-    filling.take(file.events())
+    for block in file.blocks():
+        filling.take(block)
     trace = filling.trace(path, file, rank)
     if not len(trace.events):
         raise TraceError(f"{path} has no timed events; capture at least one chunk")
@@ -136,6 +163,11 @@ class _Columns:
     track: array[int] = field(default_factory=lambda: array("i"))
     link: array[int] = field(default_factory=lambda: array("q"))
     origin: array[int] = field(default_factory=lambda: array("q"))
+
+
+@dataclass
+class _WorkColumns:
+    of: array[int] = field(default_factory=lambda: array("i"))
     flops: array[float] = field(default_factory=lambda: array("d"))
     moved: array[float] = field(default_factory=lambda: array("d"))
 
@@ -154,85 +186,97 @@ class _MemoryColumns:
 class _Filling:
     def __init__(self, max_events: int) -> None:
         self.max_events = max_events
-        self.columns, self.memory = _Columns(), _MemoryColumns()
+        self.columns, self.work, self.memory = _Columns(), _WorkColumns(), _MemoryColumns()
         self.names: dict[str, int] = {}
+        self.known: dict[tuple[str, str], tuple[Kind, int]] = {}
+        """By category and name."""
         self.tracks: dict[tuple[str, str], int] = {}
-        self.open: dict[int, list[tuple[float, dict[str, Any]]]] = {}
+        self.by_thread: dict[tuple[int | str | None, int | str | None], int] = {}
+        self.open: dict[int, list[TraceEvent]] = {}
         self.num_open = 0
         self.left_out = 0
         self.broken = 0
         self.foreign: set[str] = set()
 
-    def take(self, events: Iterable[dict[str, Any]]) -> None:
+    def take(self, events: Iterable[TraceEvent]) -> None:
         for event in events:
-            phase = event.get("ph")
+            phase = event.ph
             if phase == "X":
-                self._slice(event, event.get("ts"), event.get("dur", 0))
-            elif phase == "i" and event.get("name") == "[memory]":
+                self._slice(event, event.ts, event.dur)
+            elif phase == "i" and event.name == "[memory]":
                 self._memory(event)
             elif phase in ("B", "E"):
-                self._half(event, str(phase))
+                self._half(event, phase)
 
-    def _slice(self, event: dict[str, Any], begin: Any, length: Any) -> None:
-        category = str(event.get("cat", ""))
-        if category.lower() in _SKIPPED:
+    def _slice(self, event: TraceEvent, begin: float, length: float) -> None:
+        category, args, columns = event.cat, event.args, self.columns
+        if category.lower() in _SKIPPED or (category == "python_function" and -LATEST_US < length < SHORT_FRAME_US):
             return
-        if category == "python_function" and _is_time(length) and length < SHORT_FRAME_US:
-            return
-        if not (_is_time(begin) and _is_time(length) and length >= 0):
+        if not (-LATEST_US < begin < LATEST_US and 0 <= length < LATEST_US):
             self.broken += 1
             return
-        if len(self.columns.begin) >= self.max_events:
+        if len(columns.begin) >= self.max_events:
             self.left_out += 1
             return
-        name, args, columns = str(event.get("name", "")), event.get("args") or {}, self.columns
-        args = args if isinstance(args, dict) else {}
-        kind = kind_of(category, name)
-        if kind is Kind.EXCHANGE and is_all_to_all(args.get("Collective name")):
+        kind, name = self.known.get((category, event.name)) or self._known(category, event.name)
+        if kind is Kind.EXCHANGE and is_all_to_all(args.collective):
             kind = Kind.COLLECTIVE
-        if category.lower() in FOREIGN:
-            self.foreign.add(category)
-        flops, moved = op_cost(name, args) if kind is Kind.OP else (0.0, _size(args))
-        columns.begin.append(float(begin))
-        columns.length.append(float(length))
-        columns.kind.append(int(kind))
-        columns.name.append(self._name(name))
+        flops, moved = op_cost(event.name, args) if kind is Kind.OP else (0.0, _size(args))
+        if moved or flops:
+            self._work(flops, moved)
+        columns.begin.append(begin)
+        columns.length.append(length)
+        columns.kind.append(kind)
+        columns.name.append(name)
         columns.track.append(self._track(event))
-        columns.link.append(_number(args, "correlation"))
-        columns.origin.append(_number(args, "External id" if "External id" in args else "external id"))
-        columns.flops.append(flops)
-        columns.moved.append(moved)
+        columns.link.append(_number(args.correlation))
+        columns.origin.append(_number(args.older_origin if args.origin is None else args.origin))
 
-    def _half(self, event: dict[str, Any], phase: str) -> None:
+    def _work(self, flops: float, moved: float) -> None:
+        """Of the event that comes next."""
+        self.work.of.append(len(self.columns.begin))
+        self.work.flops.append(flops)
+        self.work.moved.append(moved)
+
+    def _half(self, event: TraceEvent, phase: str) -> None:
         """Chrome's other way to write a slice: where it begins, and where it ends, on a thread."""
-        stack, at = self.open.setdefault(self._track(event), []), event.get("ts")
-        if not _is_time(at):
+        stack = self.open.setdefault(self._track(event), [])
+        if not -LATEST_US < event.ts < LATEST_US:
             self.broken += 1
         elif phase == "B" and self.num_open < MAX_OPEN:
-            stack.append((float(at), event))
+            stack.append(event.detached())
             self.num_open += 1
         elif phase == "E" and stack:
-            begin, begun = stack.pop()
+            begun = stack.pop()
             self.num_open -= 1
-            self._slice(begun, begin, at - begin)
+            self._slice(begun, begun.ts, event.ts - begun.ts)
         else:
             self.broken += 1
 
-    def _memory(self, event: dict[str, Any]) -> None:
+    def _memory(self, event: TraceEvent) -> None:
         if len(self.memory.at) >= self.max_events:
             self.left_out += 1
             return
-        args, columns = event.get("args"), self.memory
-        if not isinstance(args, dict) or not _is_time(event.get("ts")):
+        args, columns = event.args, self.memory
+        if args.change is None or not -LATEST_US < event.ts < LATEST_US:
             self.broken += 1
             return
-        columns.at.append(float(event["ts"]))
-        columns.change.append(_number(args, "Bytes", 0))
-        columns.allocated.append(_number(args, "Total Allocated", 0))
-        columns.reserved.append(_number(args, "Total Reserved", 0))
-        columns.address.append(_number(args, "Addr"))
+        columns.at.append(event.ts)
+        columns.change.append(_number(args.change, 0))
+        columns.allocated.append(_number(args.allocated, 0))
+        columns.reserved.append(_number(args.reserved, 0))
+        columns.address.append(_number(args.address))
         columns.track.append(self._track(event))
-        columns.device.append(max(-1, min(_number(args, "Device Id"), 1 << 16)))
+        columns.device.append(max(-1, min(_number(args.device), 1 << 16)))
+
+    def _known(self, category: str, name: str) -> tuple[Kind, int]:
+        """What such events are, and their name's number."""
+        if category.lower() in FOREIGN:
+            self.foreign.add(category)
+        found = kind_of(category, name), self._name(name)
+        if len(self.known) < MAX_NAMES:
+            self.known[category, name] = found
+        return found
 
     def _name(self, name: str) -> int:
         known = self.names.get(name)
@@ -240,11 +284,17 @@ class _Filling:
             return known
         return self.names.setdefault(name if len(self.names) < MAX_NAMES else OTHERS, len(self.names))
 
-    def _track(self, event: dict[str, Any]) -> int:
-        return self.tracks.setdefault((str(event.get("pid")), str(event.get("tid"))), len(self.tracks))
+    def _track(self, event: TraceEvent) -> int:
+        found = self.by_thread.get((event.pid, event.tid))
+        if found is None:
+            found = self.tracks.setdefault((str(event.pid), str(event.tid)), len(self.tracks))
+            if len(self.by_thread) < MAX_NAMES:
+                self.by_thread[event.pid, event.tid] = found
+        return found
 
-    def trace(self, path: Path, file: TraceFile | NsightFile, rank: int) -> Trace:
+    def trace(self, path: Path, file: TraceFile[TraceEvent] | NsightFile, rank: int) -> Trace:
         columns = {name: _numpy(values) for name, values in vars(self.columns).items()}
+        columns["link"], columns["origin"] = _narrow(columns["link"]), _narrow(columns["origin"])
         names = list(self.names)
         columns["kind"] = settle(columns["kind"], columns["begin"], columns["length"], columns["link"], names)
         memory = {name: _numpy(values) for name, values in vars(self.memory).items()}
@@ -257,7 +307,7 @@ class _Filling:
             metadata=file.metadata,
             names=names,
             tracks=list(self.tracks),
-            events=Events(**columns),
+            events=Events(work=EventWork(**{name: _numpy(values) for name, values in vars(self.work).items()}), **columns),
             memory=MemoryEvents(**{name: values[device == accelerator][order] for name, values in memory.items()}),
             left_out=self.left_out,
             broken=self.broken + self.num_open,
@@ -274,27 +324,30 @@ def _begins_with(path: Path, magic: bytes) -> bool:
         return False  # whoever reads it says why
 
 
-def _is_time(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and abs(value) < LATEST_US
-
-
 def _numpy(values: Any) -> NDArray[Any]:
-    return np.frombuffer(values, dtype=values.typecode).copy() if len(values) else np.empty(0, dtype=values.typecode)
+    """Where it is: not a copy."""
+    return np.frombuffer(values, dtype=values.typecode) if len(values) else np.empty(0, dtype=values.typecode)
 
 
-def _number(args: dict[str, Any], key: str, otherwise: int = -1) -> int:
-    value = args.get(key, otherwise)
+def _narrow(ids: NDArray[np.int64]) -> Ids:
+    """In half the room, where all of them fit."""
+    fit = ids.min(initial=0) >= -(2**31) and ids.max(initial=0) < 2**31
+    return ids.astype(np.int32) if fit else ids
+
+
+def _number(value: Any, otherwise: int = -1) -> int:
     return value if isinstance(value, int) and -(2**63) <= value < 2**63 else otherwise
 
 
-def _size(args: dict[str, Any]) -> float:
+def _size(args: Arguments) -> float:
     """Bytes of a copy, or of a collective's message."""
-    if isinstance(args.get("bytes"), int):
-        return float(args["bytes"])
-    count, dtype = args.get("In msg nelems"), str(args.get("dtype", "")).lower()
-    if not isinstance(count, int):
+    size, elements = _number(args.bytes), _number(args.elements)
+    if size >= 0:
+        return float(size)
+    if elements < 0:
         return input_bytes(args)
-    return float(count * (2 if "16" in dtype or "half" in dtype else 1 if "8" in dtype or "byte" in dtype else 4))
+    dtype = str(args.dtype).lower()
+    return float(elements * (2 if "16" in dtype or "half" in dtype else 1 if "8" in dtype or "byte" in dtype else 4))
 
 
 def _rank(metadata: dict[str, Any], otherwise: int) -> int:

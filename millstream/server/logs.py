@@ -33,9 +33,9 @@ class PlainFormatter(logging.Formatter):
         return super().format(record) + (f" ({', '.join(about)})" if about else "")
 
 
-def set_up_logging(*, as_json: bool, level: int = logging.INFO) -> None:
+def set_up_logging(*, as_json: bool) -> None:
     """Of the whole process, to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(JSONFormatter() if as_json else PlainFormatter())
-    logging.basicConfig(handlers=[handler], level=level, force=True)
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)

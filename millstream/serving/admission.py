@@ -45,6 +45,8 @@ class _Entry:
     """When it asked, or got its place."""
     fps: float
     """What it plays at."""
+    was_late: bool = False
+    """Whether its last chunk came when its viewer had nothing left."""
 
 
 class Admission(Room):
@@ -147,6 +149,8 @@ class Admission(Room):
         bids = self.bids(self._present)
         if bids is None:
             return {}
+        if len(bids) == 1:
+            bids = [replace(bids[0], seconds=self._margin(*self._present) * bids[0].seconds)]
         rates = kept_rates(bids, self.promises)
         return {request.session_id: fps for request, fps in zip(self._present, rates, strict=True)}
 
@@ -165,9 +169,19 @@ class Admission(Room):
 
     def chunk_s(self, session_id: str) -> float | None:
         """What a chunk of it is counted on to take of a device that is its own as far as was promised; None if not known."""
-        entry = self._entries[session_id]
-        estimate = self.times.estimate(entry.request.geometry)
-        return None if estimate is None else estimate.seconds / self.config.share
+        request = self._entries[session_id].request
+        estimate = self.times.estimate(request.geometry)
+        return None if estimate is None else self._margin(request) * estimate.seconds / self.config.share
+
+    def started_slowly(self, session_id: str, seconds: float) -> bool:
+        """Whether its first chunk took longer than is counted on: those after it do more, and will too."""
+        request = self._entries[session_id].request
+        estimate = self.times.estimate(request.geometry)
+        return self._margin(request) > 1 and estimate is not None and seconds > estimate.seconds
+
+    def note_late(self, session_id: str, late: bool) -> None:
+        """Whether its last chunk was."""
+        self._entries[session_id].was_late = late
 
     def slack_s(self, session_id: str) -> float:
         """By how much a chunk of it has lately taken longer than is counted on."""
@@ -197,6 +211,13 @@ class Admission(Room):
     @property
     def _present(self) -> tuple[Request, ...]:
         return tuple(entry.request for entry in self._placed)
+
+    def _margin(self, request: Request) -> float:
+        """Of one for which nobody has to make room, until it is measured, for it may be slower than it was with nobody there;
+        and once it was late, for it has nothing ahead of its viewer, and a machine that becomes busy may become busier."""
+        estimate, was_late = self.times.estimate(request.geometry), self._entries[request.session_id].was_late
+        unsure = was_late or (estimate is not None and not estimate.proven)
+        return self.config.margin if unsure and request.rate != "strict" and len(self._placed) == 1 else 1.0
 
     def _answer(self, entry: _Entry, now: float) -> Answer:
         request, comes_back = entry.request, entry.life.state == "parked"
@@ -237,7 +258,10 @@ class Admission(Room):
             rather = "" if request.rate == "auto" else f" instead of {request.pace.fps:g}"
             beside = " beside other sessions" if len(self._present) > 1 else ""
             until = ", until there is room for its own rate again" if request.yields else ""
-            return f"plays {fps:g} frames a second{rather}, which this device keeps{beside}{until}: {took}"
+            now, but = "", ""
+            if self._margin(request) > 1:
+                now, but = (" for now", " and was late") if entry.was_late else (" at first", " with nobody watching")
+            return f"plays {fps:g} frames a second{rather}{now}, which this device keeps{beside}{until}: {took}{but}"
         share = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish()).at(fps).share
         made_for = f", the rate {request.geometry.model} was made for" if request.rate == "auto" else ""
         return f"plays {fps:g} frames a second{made_for}: takes {share:.2f} of the device, {took}"

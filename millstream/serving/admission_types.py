@@ -22,12 +22,17 @@ class AdmissionConfig:
     """Places in line; 0 refuses at once."""
     longest_chunk_s: float = 30.0
     """What one chunk may take, for it keeps everybody else waiting."""
+    margin: float = 1.0
+    """Times what was measured, that a chunk of one who is alone is counted on to take, until it is measured with a viewer and
+    after it was late: above 1 where encoding, viewers and other programs take of the device."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ConfigError(f"share must be above 0 and at most 1, got {self.share}")
         if self.memory_bytes <= 0 or self.max_waiting < 0:
             raise ConfigError(f"need memory and 0 or more places in line, got {self.memory_bytes} B and {self.max_waiting}")
+        if not 1 <= self.margin < math.inf:
+            raise ConfigError(f"the margin must be 1 or more, got {self.margin:g}")
         if not 0 < self.longest_chunk_s < math.inf:
             raise ConfigError(f"the longest chunk must take more than 0 s, got {self.longest_chunk_s:g}")
 

@@ -3,7 +3,8 @@
 The quantile is meant for promises, so it errs to the slow side, by as much as times were seen to spread. It follows a device
 that slows down within three chunks, and forgets: what was measured more than `FRESH_S` ago counts only while nothing newer is
 known of any geometry. A geometry's first chunk pays for kernels that are built: it counts only until there is another. A
-geometry that was not measured, or not lately, is scaled by the operations of a chunk, as the planner counts them.
+geometry that was not measured, or not lately, is scaled by the operations of a chunk, as the planner counts them. An estimate
+says whether it comes of a stream that somebody was sent lately.
 
 Nothing here knows sessions, and nothing grows: a geometry keeps its last `KEPT` times, and the geometry measured longest ago
 makes room for a new one.
@@ -16,7 +17,7 @@ import statistics
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from millstream.core.config import ModelSpec, StreamConfig
@@ -70,6 +71,8 @@ class Estimate:
     """Of all that were seen lately, the one that is left out among them."""
     scaled_from: Geometry | None = None
     """The geometry that was measured, where this one was not."""
+    proven: bool = False
+    """Whether chunks of this geometry were sent to somebody lately: encoding and viewers may take of the same device."""
 
     def __post_init__(self) -> None:
         assert 0 < self.seconds <= self.slowest_s, f"{self.seconds} s is counted on, {self.slowest_s} s is the slowest"
@@ -80,6 +83,8 @@ class _Sample(NamedTuple):
     seconds: float
     is_first: bool = False
     """Of its geometry."""
+    is_trial: bool = False
+    """Nobody was sent it."""
 
 
 class ChunkTimes:
@@ -89,11 +94,11 @@ class ChunkTimes:
         self._estimates: dict[Geometry, tuple[float, Estimate | None]] = {}
         """What was estimated since the last measurement, and when: it is asked for of every session, and ages slowly."""
 
-    def add(self, geometry: Geometry, seconds: float) -> None:
-        """Device seconds of one chunk; of a batch, its share."""
+    def add(self, geometry: Geometry, seconds: float, *, is_trial: bool = False) -> None:
+        """Device seconds of one chunk; of a batch, its share. A trial's says less than that of a stream."""
         assert 0 < seconds < math.inf, f"a chunk took {seconds} s"
         samples = self._measured.setdefault(geometry, deque(maxlen=KEPT))
-        samples.append(_Sample(self._clock(), seconds, is_first=not samples))
+        samples.append(_Sample(self._clock(), seconds, is_first=not samples, is_trial=is_trial))
         if samples[0].is_first and len(samples) > 1:
             samples.popleft()
         self._measured.move_to_end(geometry)
@@ -115,13 +120,14 @@ class ChunkTimes:
     def _estimate(self, geometry: Geometry, now: float) -> Estimate | None:
         own = self._measured.get(geometry)
         if own is not None and now - own[-1].at <= FRESH_S:
-            return _measured(_fresh(own, now), now)
+            fresh = _fresh(own, now)
+            return replace(_measured(fresh, now), proven=not all(sample.is_trial for sample in fresh))
         kin = {each: samples for each, samples in self._measured.items() if each.model == geometry.model}
-        fresh = {each: lately for each, samples in kin.items() if (lately := _fresh(samples, now))}
-        if geometry in kin and not fresh:
+        lately = {each: fresh for each, samples in kin.items() if (fresh := _fresh(samples, now))}
+        if geometry in kin and not lately:
             middle = statistics.median(sample.seconds for sample in kin[geometry])
             return Estimate(seconds=middle, slowest_s=middle)
-        return _scaled(geometry, fresh or kin, now) if kin else None
+        return _scaled(geometry, lately or kin, now) if kin else None
 
     def estimates(self) -> dict[Geometry, float]:
         """What is counted on, in seconds, of every geometry that was measured."""

@@ -25,12 +25,11 @@ class Demand:
     weight: float
 
 
-def playing_rates(demands: Mapping[Name, Demand], *, capacity: float = 1.0) -> dict[Name, float]:
-    """The rate of each session, above 0 and at most 1; their loads at these rates sum to `capacity` or less."""
-    assert capacity > 0, f"a device with {capacity} of its time"
+def playing_rates(demands: Mapping[Name, Demand]) -> dict[Name, float]:
+    """The rate of each session, above 0 and at most 1; their loads at these rates sum to 1 or less."""
     rates = dict.fromkeys(demands, 1.0)
     felt = [(name, demand) for name, demand in demands.items() if demand.load > NEGLIGIBLE]
-    weighted, left = sum(demand.load * demand.weight for _, demand in felt), capacity
+    weighted, left = sum(demand.load * demand.weight for _, demand in felt), 1.0
     for name, demand in sorted(felt, key=lambda pair: -pair[1].weight):  # the heaviest reach real time first
         if left * demand.weight < weighted:
             rates[name] = left * demand.weight / weighted

@@ -23,15 +23,15 @@ Who may join at all is `serving/admission.py`'s business.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from millstream.serving.batching import BatchPolicy, BatchTimes
 from millstream.serving.life import Life
 from millstream.serving.overload import Demand, playing_rates
+from millstream.serving.scheduled_session import ScheduledSession
 from millstream.serving.turns import (
     EndTurn,
     Halt,
@@ -46,121 +46,20 @@ from millstream.serving.turns import (
 )
 from millstream.session.pacing import Pace, Playout
 
-COST_SMOOTHING = 0.8
-"""Share of the past in a session's measured load: settled within about ten chunks."""
-
-
 SERVED = 0.9
 """Of real time, at which a session counts as served one by one: what a chunk takes varies, and promises come near to all."""
-GIVE_WAY_S = 5.0
-"""Time to come back for one that nobody watches, while somebody waits for its place."""
-
-
-@dataclass(slots=True)
-class _Cost:
-    """Device seconds per second of media, smoothed over chunks."""
-
-    load: float = 0.0
-    """0 until the first chunk is out."""
-    spent_s: float = 0.0
-    """Since frames last came out."""
-
-    def settle(self, media_s: float) -> None:
-        assert media_s > 0, f"frames that play {media_s} s"
-        latest, self.spent_s = self.spent_s / media_s, 0.0
-        self.load = COST_SMOOTHING * self.load + (1 - COST_SMOOTHING) * latest if self.load else latest
-
-
-@dataclass(slots=True)
-class _Scheduled:
-    """One session, as the scheduler sees it."""
-
-    session_id: str
-    terms: Terms
-    joined_at: float
-    playout: Playout
-    batch_key: Hashable
-    life: Life
-    seat: int
-    """Neighbours share calls: always the same ones, since calls are recorded of who makes them."""
-    halts: set[Halt] = field(default_factory=set)
-    turn: Run | None = None
-    resident: bool = True
-    ended: bool = False
-    chunks: int = 0
-    first_chunk_s: float | None = None
-    cost: _Cost = field(default_factory=_Cost)
-    """As it ran: of a batch, its share."""
-    cost_alone: _Cost = field(default_factory=_Cost)
-    """As if it had run by itself."""
-    coming: Playout | None = None
-    """The viewer's clock as if the pictures of the chunk that arrived last were out; None when they are."""
-
-    @property
-    def clock(self) -> Playout:
-        """What the next chunk is planned by."""
-        return self.coming or self.playout
-
-    @property
-    def clocks(self) -> tuple[Playout, ...]:
-        """They stand still together."""
-        return (self.playout,) if self.coming is None else (self.playout, self.coming)
-
-    @property
-    def runs(self) -> bool:
-        """Whether it has its place, and no reason to stand still."""
-        return self.life.placed and not self.halts
-
-    def set_clocks(self, now: float) -> None:
-        for clock in self.clocks:
-            if self.runs and clock.halted_at is not None:
-                clock.proceed(now)
-            elif not self.runs and clock.halted_at is None:
-                clock.halt(now)
-
-    def offload_at(self, crowded: bool) -> float:
-        halted_at = self.playout.halted_at
-        idle_s = min(GIVE_WAY_S, self.terms.idle_s) if crowded and "unwatched" in self.halts else self.terms.idle_s
-        return math.inf if halted_at is None or not self.resident else halted_at + idle_s
-
-    @property
-    def end_at(self) -> float:
-        return math.inf if self.terms.max_life_s is None else self.joined_at + self.terms.max_life_s
-
-    def expect(self, now: float, frames: int, rate: float, fps: float | None) -> None:
-        assert self.coming is None, f"two chunks of {self.session_id} have arrived and neither is shown"
-        self.coming = copy.copy(self.playout)
-        self.coming.land(now, frames, rate=rate, fps=fps)
-
-    def land(self, now: float, frames: int, rate: float, fps: float | None) -> None:
-        self.coming = None
-        self.playout.land(now, frames, rate=rate, fps=fps)
-        media_s = frames / (fps or self.terms.pace.fps)
-        self.cost.settle(media_s)
-        self.cost_alone.settle(max(media_s, self.terms.pace.media_s))  # an epoch's first chunk is short, and none after it
-        self.chunks += 1
-        if self.first_chunk_s is None:
-            self.first_chunk_s = now - self.joined_at
-
-    def over(self, now: float) -> str | None:
-        made = self.chunks + (self.coming is not None)
-        if self.terms.max_chunks is not None and made >= self.terms.max_chunks:
-            return f"it has made its {self.terms.max_chunks} chunks; start a new session to go on"
-        if now >= self.end_at:
-            return f"it has lived its {self.terms.max_life_s:g} s; start a new session to go on"
-        return None
 
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    entry: _Scheduled
+    entry: ScheduledSession
     deadline: float
 
 
 class Scheduler:
     def __init__(self, *, batching: BatchPolicy | None = None) -> None:
         self.batch_times = BatchTimes(batching or BatchPolicy())
-        self._entries: dict[str, _Scheduled] = {}
+        self._entries: dict[str, ScheduledSession] = {}
         self.crowded = False
         """Whether somebody waits for a place: one that nobody watches then makes room soon."""
         self._busy_s = 0.0
@@ -173,11 +72,11 @@ class Scheduler:
         assert session_id not in self._entries, f"session {session_id} is scheduled already"
         playout, taken = Playout(pace=terms.pace, landed_at=now), {entry.seat for entry in self._entries.values()}
         seat = next(number for number in itertools.count() if number not in taken)
-        self._entries[session_id] = _Scheduled(session_id, terms, now, playout, batch_key, life or Life("placed"), seat)
+        self._entries[session_id] = ScheduledSession(session_id, terms, now, playout, batch_key, life or Life("placed"), seat)
 
     def remove(self, session_id: str, now: float) -> SessionMetrics:
         """Forget a session, under way or not; a turn of it that is under way is not reported any more."""
-        metrics = _measure(self._entries[session_id], now)
+        metrics = self._entries[session_id].metrics(now)
         del self._entries[session_id]
         return metrics
 
@@ -291,7 +190,7 @@ class Scheduler:
 
     def metrics(self, now: float) -> SchedulerMetrics:
         return SchedulerMetrics(
-            sessions=tuple(_measure(entry, now) for entry in self._entries.values()),
+            sessions=tuple(entry.metrics(now) for entry in self._entries.values()),
             utilisation=sum(entry.cost.load for entry in self._active()),
             busy_s=self._busy_s,
             ready=len(self._ready(now)),
@@ -306,7 +205,7 @@ class Scheduler:
             {entry.session_id: Demand(load=entry.cost.load, weight=entry.terms.weight) for entry in self._active()}
         )
 
-    def _active(self) -> Iterator[_Scheduled]:
+    def _active(self) -> Iterator[ScheduledSession]:
         return (entry for entry in self._entries.values() if entry.runs and not entry.ended)
 
     def _chore(self, now: float) -> EndTurn | Offload | None:
@@ -333,7 +232,7 @@ class Scheduler:
         due = [_Ready(entry, entry.clock.deadline(rates[entry.session_id])) for entry in self._active() if entry.turn is None]
         return sorted(due, key=lambda item: item.deadline)
 
-    def _batch(self, ready: Sequence[_Ready], now: float) -> list[_Scheduled]:
+    def _batch(self, ready: Sequence[_Ready], now: float) -> list[ScheduledSession]:
         """The first session, and those that may and should run with it."""
         key = ready[0].entry.batch_key
         if key is None:
@@ -385,20 +284,3 @@ def _late_s(due: Sequence[_Ready], batch: Sequence[_Ready], seconds: float, now:
             finish = max(finish, item.entry.clock.may_start_at) + item.entry.cost_alone.load * item.entry.terms.pace.media_s
             late_s += max(0.0, finish - item.deadline) if item.entry.session_id in served else 0.0
     return late_s
-
-
-def _measure(entry: _Scheduled, now: float) -> SessionMetrics:
-    playout = entry.playout
-    return SessionMetrics(
-        session_id=entry.session_id,
-        chunks=entry.chunks,
-        misses=playout.misses,
-        played_s=playout.played_s(now),
-        stalled_s=playout.waited_s(now),
-        continuity=playout.continuity(now),
-        ahead_s=playout.ahead_s(now),
-        first_chunk_s=entry.first_chunk_s,
-        load=entry.cost.load,
-        halted=not entry.runs,
-        resident=entry.resident,
-    )

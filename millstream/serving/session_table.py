@@ -36,6 +36,8 @@ from millstream.session.timeline import TimelineState
 
 LEARN_S = 0.03
 """So often at most admission hears what chunks took, and rates follow: chunks of a few milliseconds are told in one go."""
+LATE = 0.1
+"""Of a chunk's playing time: what comes later than that costs its session some of its rate."""
 MAX_CATCH_UP = 64
 """Chunks."""
 
@@ -203,15 +205,9 @@ class SessionTable:
         entry, now = self.entries[landing.session.id], time.monotonic()
         assert entry.session is not None, f"{entry.label} was never let in"
         lateness_s = self.scheduler.dry_s(entry.session_id, now)
-        if chunk.index > 0 and landing.teaches:
-            shape = geometry(self._engine.spec, entry.request.config, entry.session.timeline)
-            self._measured.append((shape, self.hand_over.slowest_s(landing, self._alone_s(entry, landing))))
-            if now - self._learned_at >= LEARN_S:
-                self._learned_at = now
-                self._learn()
-                self.tune()
-                if self.admission.has_room_for_next:
-                    self._admit_waiting()
+        self.admission.note_late(entry.session_id, lateness_s > LATE * entry.request.pace.at(entry.fps).media_s)
+        if landing.teaches:
+            self._note_time(entry, landing, is_first=chunk.index == 0)
         fps = self._chunk_fps(entry, landing.num_frames)
         if landing.num_frames:
             self.scheduler.shown(entry.session_id, now, frames=landing.num_frames, fps=fps)
@@ -252,6 +248,24 @@ class SessionTable:
                 entry.asked = self.admission.regain(name)
             if entry.session is not None:
                 self.scheduler.set_pace(name, self._pace(entry))
+
+    def _note_time(self, entry: SessionEntry, landing: Landing, *, is_first: bool) -> None:
+        """What a chunk took. A stream's first costs less than others: it says something where it took longer than they do."""
+        assert entry.session is not None, f"{entry.label} was never let in"
+        shape = geometry(self._engine.spec, entry.request.config, entry.session.timeline)
+        seconds, now = self.hand_over.slowest_s(landing, self._alone_s(entry, landing)), time.monotonic()
+        if not is_first:
+            self._measured.append((shape, seconds))
+        elif self.admission.started_slowly(entry.session_id, seconds):
+            self.admission.times.add(shape, seconds, is_trial=True)
+        else:
+            return
+        if now - self._learned_at >= LEARN_S:
+            self._learned_at = now
+            self._learn()
+            self.tune()
+            if self.admission.has_room_for_next:
+                self._admit_waiting()
 
     def _learn(self) -> None:
         """Have admission hear of all that was measured."""

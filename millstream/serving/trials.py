@@ -78,7 +78,7 @@ class Trials:
 
         def shown(landing: Landing, chunk: Chunk) -> None:
             if engine.one_offs == one_offs:
-                self._admission.times.add(geometry(engine.spec, config), landing.chunk_s)
+                self._admission.times.add(geometry(engine.spec, config), landing.chunk_s, is_trial=True)
 
         pipeline = self._pipeline(shown=shown)
         with engine.session("warm up", config=config) as session:

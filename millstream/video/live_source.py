@@ -95,8 +95,11 @@ def parse_source(text: str) -> SourceAddress:
     if not NAME.fullmatch(name) or not place:
         raise ConfigError("--source takes NAME=FILE or NAME=ADDRESS; a name has up to 32 small letters, digits, - or _")
     if source.is_file:
-        with VideoReader(place):
-            return source
+        try:
+            with VideoReader(place):
+                return source
+        except VideoError as error:
+            raise ConfigError(f"--source {name}: {error}") from None
     if source.scheme not in PLAYED_SCHEMES + LIVE_SCHEMES:
         raise ConfigError(
             f"--source {name}: an address begins with one of {', '.join(PLAYED_SCHEMES + LIVE_SCHEMES)}, then ://"

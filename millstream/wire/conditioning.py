@@ -26,15 +26,13 @@ class KnownConditionings:
         self._ids: OrderedDict[str, None] = OrderedDict()
         self._capacity = capacity
 
-    def copy(self) -> KnownConditionings:
-        """For trying what may be refused."""
-        other = KnownConditionings(self._capacity)
-        other._ids = self._ids.copy()
-        return other
-
-    def strip(self, parcels: Sequence[Parcel]) -> list[Parcel]:
-        """The parcels without the conditionings that need not travel."""
-        return [self._strip(parcel) for parcel in parcels]
+    def strip(self, parcels: Sequence[Parcel]) -> tuple[Sequence[Parcel], KnownConditionings]:
+        """The parcels without the conditionings that need not travel, and what the receiver holds once it has them."""
+        if all(parcel.conditioning is None for parcel in parcels):
+            return parcels, self
+        then = KnownConditionings(self._capacity)
+        then._ids = self._ids.copy()
+        return [then._strip(parcel) for parcel in parcels], then
 
     def _strip(self, parcel: Parcel) -> Parcel:
         if parcel.conditioning is None:

@@ -11,11 +11,12 @@ sizes and its checksums agree; nothing is allocated that the limits do not allow
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import torch
@@ -30,6 +31,7 @@ MAX_META_BYTES = 2**20
 MAX_TENSORS = 96
 """Thirty-two chunks that run together, with three tensors each."""
 MAX_DIMS = 8
+MAX_SIDE = 2**40
 MAX_PAYLOAD_BYTES = 2**34
 
 _HEADER = struct.Struct("<4sHHIIQII")
@@ -42,6 +44,7 @@ DTYPES = {
     "uint8": torch.uint8,
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_ITEM_BYTES = {name: dtype.itemsize for name, dtype in DTYPES.items()}
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +85,7 @@ class TensorEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_bytes(self) -> int:
-        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+        return math.prod(self.shape) * _ITEM_BYTES[self.dtype]
 
 
 class FrameHeader(NamedTuple):
@@ -96,42 +99,52 @@ class FrameHeader(NamedTuple):
 class Frame(NamedTuple):
     """Ready to be sent: nothing about it can fail any more."""
 
+    message: Message
+    manifest: tuple[TensorEntry, ...]
+    tensors: tuple[Tensor, ...]
     header: bytes
     meta: bytes
-    tensors: tuple[Tensor, ...]
+    memory: tuple[memoryview, ...]
+    """The tensors' bytes; none until all of them are in host memory."""
 
 
-class _Meta(msgspec.Struct, frozen=True, kw_only=True):
-    message: msgspec.Raw
+_Told = TypeVar("_Told")
+
+
+class _Meta(msgspec.Struct, Generic[_Told], frozen=True, kw_only=True):
+    message: _Told
     tensors: tuple[TensorEntry, ...]
 
 
-_ENCODER, _META_DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Meta)
-_DECODERS: dict[int, Any] = {number: msgspec.msgpack.Decoder(kind) for number, kind in _KINDS.items()}
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODERS: dict[int, Any] = {
+    1: msgspec.msgpack.Decoder(_Meta[Orders]),
+    2: msgspec.msgpack.Decoder(_Meta[Answers]),
+}
 
 
 def pack(message: Message, tensors: Mapping[str, Tensor]) -> Frame:
     """Refuses what the wire does not carry; afterwards only the connection can fail."""
-    contiguous = {name: tensor if tensor.is_contiguous() else tensor.contiguous() for name, tensor in tensors.items()}
-    entries = tuple(_entry(name, tensor) for name, tensor in contiguous.items())
-    _check_manifest(entries)
+    contiguous = tuple([tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in tensors.values()])
+    here = all(tensor.is_cpu for tensor in contiguous)
+    memory = tuple(map(memory_of, contiguous)) if here else ()
+    checksums = map(zlib.crc32, memory) if here else itertools.repeat(None)
+    manifest = tuple(map(_entry, tensors, contiguous, checksums))
+    payload_bytes = _payload_bytes(manifest)
     try:
-        meta = _ENCODER.encode(_Meta(message=msgspec.Raw(_ENCODER.encode(message)), tensors=entries))
+        meta = _ENCODER.encode(_Meta(message=message, tensors=manifest))
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise WireError(f"{type(message).__name__} cannot be serialised: {error}") from None
     if len(meta) > MAX_META_BYTES:
         raise WireError(f"metadata of {len(meta)} bytes; the wire carries {MAX_META_BYTES}")
-    payload = sum(entry.num_bytes for entry in entries)
-    return Frame(_header(_NUMBERS[type(message)], meta, len(entries), payload), meta, tuple(contiguous.values()))
+    header = _header(_NUMBERS[type(message)], meta, len(manifest), payload_bytes)
+    return Frame(message, manifest, contiguous, header, meta, memory)
 
 
 def on_host(frame: Frame, tensors: Sequence[Tensor]) -> Frame:
     """As it travels: with its tensors as they came to host memory, each with its checksum."""
-    if all(tensor.device.type == "cpu" for tensor in frame.tensors):
-        return frame
-    assert all(tensor.device.type == "cpu" for tensor in tensors), "what travels is in host memory"
-    message, entries = read_meta(read_header(frame.header), frame.meta)
-    return pack(message, {entry.name: tensor for entry, tensor in zip(entries, tensors, strict=True)})
+    assert all(tensor.is_cpu for tensor in tensors), "what travels is in host memory"
+    return pack(frame.message, {entry.name: tensor for entry, tensor in zip(frame.manifest, tensors, strict=True)})
 
 
 def read_header(data: bytes | bytearray) -> FrameHeader:
@@ -157,21 +170,18 @@ def read_meta(header: FrameHeader, data: bytes | bytearray) -> tuple[Message, tu
     if len(data) != header.meta_bytes or zlib.crc32(data) != header.checksum:
         raise WireError("metadata was damaged on its way")
     try:
-        meta = _META_DECODER.decode(data)
-        message: Message = _DECODERS[header.kind].decode(meta.message)
+        meta = _DECODERS[header.kind].decode(data)
     except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is no text
         raise WireError(f"metadata cannot be read: {error}") from None
-    _check_manifest(meta.tensors)
-    if len(meta.tensors) != header.num_tensors or sum(entry.num_bytes for entry in meta.tensors) != header.payload_bytes:
+    if _payload_bytes(meta.tensors) != header.payload_bytes or len(meta.tensors) != header.num_tensors:
         raise WireError("the manifest does not match its header")
-    return message, meta.tensors
+    return meta.message, meta.tensors
 
 
-def check_tensor(entry: TensorEntry, tensor: Tensor) -> Tensor:
-    """The tensor as it was sent, or a refusal."""
-    if checksum_of(tensor) != entry.checksum:
+def check_memory(entry: TensorEntry, memory: memoryview) -> None:
+    """Refuses a tensor's bytes that are not as they were sent."""
+    if zlib.crc32(memory) != entry.checksum:
         raise WireError(f"tensor {entry.name} was damaged on its way")
-    return tensor
 
 
 def checksum_of(tensor: Tensor) -> int:
@@ -182,30 +192,37 @@ def checksum_of(tensor: Tensor) -> int:
 def memory_of(tensor: Tensor) -> memoryview:
     """A contiguous tensor's bytes in host memory, not copied; they hold it. Without views by torch and numpy, which take thrice
     as long."""
-    assert tensor.device.type == "cpu", f"bytes are read in host memory, not on {tensor.device}"
+    assert tensor.is_cpu, f"bytes are read in host memory, not on {tensor.device}"
     assert tensor.is_contiguous(), f"{tuple(tensor.shape)} is not one run of memory: strides {tensor.stride()}"
-    memory: Any = (ctypes.c_ubyte * (tensor.numel() * tensor.itemsize)).from_address(tensor.data_ptr())
+    memory: Any = (ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())
     memory.owner = tensor
     return memoryview(memory).cast("B")
 
 
-def _entry(name: str, tensor: Tensor) -> TensorEntry:
-    if tensor.dtype not in _NAMES:
+def _entry(name: str, tensor: Tensor, checksum: int | None) -> TensorEntry:
+    dtype = _NAMES.get(tensor.dtype)
+    if dtype is None:
         raise WireError(f"tensor {name} is {tensor.dtype}; the wire carries {', '.join(DTYPES)}")
-    checksum = checksum_of(tensor) if tensor.device.type == "cpu" else None
-    return TensorEntry(name=name, dtype=_NAMES[tensor.dtype], shape=tuple(tensor.shape), checksum=checksum)
+    return TensorEntry(name=name, dtype=dtype, shape=tuple(tensor.shape), checksum=checksum)
 
 
-def _check_manifest(entries: tuple[TensorEntry, ...]) -> None:
-    if len(entries) > MAX_TENSORS or len({entry.name for entry in entries}) != len(entries):
+def _payload_bytes(manifest: tuple[TensorEntry, ...]) -> int:
+    """Of all tensors, each of which the wire carries."""
+    if len(manifest) > MAX_TENSORS or len({entry.name for entry in manifest}) != len(manifest):
         raise WireError(f"a message carries at most {MAX_TENSORS} tensors, each with its own name")
-    for entry in entries:
-        if entry.dtype not in DTYPES:
-            raise WireError(f"tensor {entry.name} is {entry.dtype}; the wire carries {', '.join(DTYPES)}")
-        if len(entry.shape) > MAX_DIMS or any(not 0 <= side < 2**40 for side in entry.shape):
-            raise WireError(f"tensor {entry.name} has the shape {entry.shape}")
-        if entry.num_bytes > MAX_PAYLOAD_BYTES:
-            raise WireError(f"tensor {entry.name} has {entry.num_bytes} bytes; the wire carries {MAX_PAYLOAD_BYTES}")
+    return sum(map(_checked_bytes, manifest))
+
+
+def _checked_bytes(entry: TensorEntry) -> int:
+    shape = entry.shape
+    if entry.dtype not in DTYPES:
+        raise WireError(f"tensor {entry.name} is {entry.dtype}; the wire carries {', '.join(DTYPES)}")
+    if len(shape) > MAX_DIMS or (shape and not 0 <= min(shape) <= max(shape) < MAX_SIDE):
+        raise WireError(f"tensor {entry.name} has the shape {shape}")
+    num_bytes = entry.num_bytes
+    if num_bytes > MAX_PAYLOAD_BYTES:
+        raise WireError(f"tensor {entry.name} has {num_bytes} bytes; the wire carries {MAX_PAYLOAD_BYTES}")
+    return num_bytes
 
 
 def _header(kind: int, meta: bytes, num_tensors: int, payload_bytes: int) -> bytes:

@@ -7,11 +7,14 @@ all leave in one call of the system where they can, and small ones are read in o
 
 from __future__ import annotations
 
+import io
 import socket
 from contextlib import suppress
 
 READ_BYTES = 4096
 """At a time, where less is asked for: a header and the metadata behind it."""
+
+Parts = tuple[bytes | memoryview, ...]
 
 
 class Line:
@@ -19,43 +22,19 @@ class Line:
         connection.settimeout(None)  # those who watch decide how long is too long
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connection
-        self._leaving: list[memoryview] = []
-        self._buffer = memoryview(bytearray(READ_BYTES))
-        self._read = self._buffer[:0]
-        """What has come and was not asked for yet."""
+        self._reader = io.BufferedReader(io.FileIO(connection.fileno(), closefd=False), READ_BYTES)
 
-    def send(self, data: bytes | memoryview, *, what: str, more: bool = False) -> None:
-        """Waits until all of it has left; with `more`, it leaves with what is sent next."""
-        assert len(data), f"{what} has no bytes"
-        self._leaving.append(memoryview(data))
-        while self._leaving and not more:
-            self._drop(self._socket.sendmsg(self._leaving))
+    def send(self, *parts: bytes | memoryview) -> None:
+        """One after the other; waits until all of them have left."""
+        assert all(parts), "a part has no bytes"
+        while parts:
+            parts = _without(parts, self._socket.sendmsg(parts))
 
     def receive(self, into: memoryview, *, what: str) -> None:
         """Waits until it is full."""
-        assert len(into), f"{what} has no bytes"
-        while into:
-            if not self._read and len(into) >= READ_BYTES:
-                into = into[self._come(into) :]
-                continue
-            self._read = self._read or self._buffer[: self._come(self._buffer)]
-            count = min(len(into), len(self._read))
-            into[:count] = self._read[:count]
-            into, self._read = into[count:], self._read[count:]
-
-    def _come(self, into: memoryview) -> int:
-        count = self._socket.recv_into(into)
-        if count == 0:
+        assert into, f"{what} has no bytes"
+        if self._reader.readinto(into) < len(into):
             raise ConnectionResetError("the other end is gone")
-        return count
-
-    def _drop(self, count: int) -> None:
-        """So many bytes have left."""
-        while count >= len(self._leaving[0]):
-            count -= len(self._leaving.pop(0))
-            if not self._leaving:
-                return
-        self._leaving[0] = self._leaving[0][count:]
 
     def hang_up(self) -> None:
         """Whoever waits on the line, on either side, is told that it is over."""
@@ -65,4 +44,14 @@ class Line:
     def close(self) -> None:
         """When nobody uses it any more: nothing is held open afterwards."""
         self.hang_up()
+        self._reader.close()
         self._socket.close()
+
+
+def _without(parts: Parts, count: int) -> Parts:
+    """Those that are left when so many bytes have left, the first of them cut."""
+    for number, part in enumerate(parts):
+        if count < len(part):
+            return memoryview(part)[count:], *parts[number + 1 :]
+        count -= len(part)
+    return ()

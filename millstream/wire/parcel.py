@@ -85,5 +85,6 @@ def digest(latents: Tensor) -> str:
     """Fingerprint of the exact bits, dtype and shape included."""
     head = f"{latents.dtype}{tuple(latents.shape)}".encode()
     hasher = hashlib.blake2b(head, digest_size=16)
-    hasher.update(memory_of(latents.detach().contiguous().cpu()))
+    host = latents if latents.is_cpu else latents.cpu()
+    hasher.update(memory_of(host if host.is_contiguous() else host.contiguous()))
     return hasher.hexdigest()

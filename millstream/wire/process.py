@@ -7,8 +7,7 @@ when copies from it are over.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from millstream.wire.framing import (
     Frame,
     Message,
     TensorEntry,
-    check_tensor,
+    check_memory,
     memory_of,
     read_header,
     read_meta,
@@ -30,14 +29,13 @@ from millstream.wire.framing import (
 class Channel(Protocol):
     """To one peer, or to all of them. Both wait until it is done."""
 
-    def send(self, data: bytes | memoryview, *, what: str, more: bool = False) -> None:
-        """`more`: the rest of a message follows at once, and it may leave with that."""
+    def send(self, header: bytes, meta: bytes, /, *tensors: memoryview) -> None:
+        """One message."""
 
     def receive(self, into: memoryview, *, what: str) -> None: ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Received:
+class Received(NamedTuple):
     """A message that arrived whole."""
 
     message: Message
@@ -49,31 +47,32 @@ class Wire:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        self._header = bytearray(HEADER_BYTES)
+        """Read again and again."""
+        self._pinned = torch.cuda.is_available()
 
     def send(self, frame: Frame) -> None:
         """Everything that can be refused has been by now. Returns when it has left."""
         assert len(frame.header) == HEADER_BYTES, f"a header of {len(frame.header)} bytes"
-        tensors = [memory_of(tensor) for tensor in frame.tensors if tensor.numel()]
-        self._channel.send(frame.header, what="header", more=True)
-        self._channel.send(frame.meta, what="metadata", more=bool(tensors))
-        for number, data in enumerate(tensors, start=1):
-            self._channel.send(data, what="tensor", more=number < len(tensors))
+        assert len(frame.memory) == len(frame.tensors), "what travels is in host memory"
+        self._channel.send(frame.header, frame.meta, *[memory for memory in frame.memory if memory])
 
     def receive(self) -> Received:
         """Waits for a message. What is not believable ends the connection: its sizes cannot be trusted either."""
-        header = read_header(self._receive(HEADER_BYTES, "header"))
-        message, manifest = read_meta(header, self._receive(header.meta_bytes, "metadata"))
+        self._channel.receive(memoryview(self._header), what="header")
+        header = read_header(self._header)
+        if header.meta_bytes == 0:
+            raise WireError("a message without metadata")
+        meta = bytearray(header.meta_bytes)
+        self._channel.receive(memoryview(meta), what="metadata")
+        message, manifest = read_meta(header, meta)
         return Received(message=message, tensors={entry.name: self._receive_tensor(entry) for entry in manifest})
 
-    def _receive(self, count: int, what: str) -> bytearray:
-        if count == 0:
-            raise WireError("a message without metadata")
-        raw = bytearray(count)
-        self._channel.receive(memoryview(raw), what=what)
-        return raw
-
     def _receive_tensor(self, entry: TensorEntry) -> Tensor:
-        tensor = torch.empty(entry.shape, dtype=DTYPES[entry.dtype], pin_memory=torch.cuda.is_available())
-        if tensor.numel():
-            self._channel.receive(memory_of(tensor), what="tensor")
-        return check_tensor(entry, tensor)
+        sides = entry.shape or ((),)  # torch reads them faster than a tuple of them; a number has none
+        tensor = torch.empty(*sides, dtype=DTYPES[entry.dtype], pin_memory=self._pinned)
+        memory = memory_of(tensor)
+        if memory:
+            self._channel.receive(memory, what="tensor")
+        check_memory(entry, memory)
+        return tensor

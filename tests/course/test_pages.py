@@ -11,21 +11,12 @@ from millstream.core.errors import CourseError
 from millstream.course.catalogue import CHAPTERS, find_chapter
 from millstream.course.chapter import FAILURES, LABS, Chapter
 from millstream.course.formulas import as_html
-from millstream.course.page import (
-    PICTURE,
-    SLIDER,
-    differences,
-    drawn,
-    outputs_of,
-    references_of,
-    sections_for,
-    sections_of,
-    with_output,
-)
+from millstream.course.page import SLIDER, drawn, outputs_of, with_output
 from millstream.course.reader import SaidLine
 from millstream.course.running import settings_of
 from millstream.course.site import broken_links, filled
 from millstream.course.source import find_source
+from tests.course.page_rules import PICTURE, differences, references_of, sections_for, sections_of
 
 EVERY = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
 TAUGHT = [each for each in CHAPTERS if each.part not in (LABS, FAILURES)]

@@ -11,10 +11,11 @@ import uuid
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from millstream.core.errors import CourseError, RankRaised, RanksStuck
-from millstream.course.ranks import on_ranks
+from millstream.course.ranks import on_ranks, started
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +42,19 @@ def test_ranks_that_wait_for_ever_are_stopped_and_their_line_is_named() -> None:
         on_ranks(one_never_comes, 2, timeout_s=4.0)
     assert list(raised.value.waiting) == [0]
     assert "in one_never_comes" in raised.value.waiting[0]
+
+
+def sum_of_ranks(rank: int, world: int, more: int) -> float:
+    found = torch.tensor(float(rank + more))
+    dist.all_reduce(found)
+    return float(found)
+
+
+def test_ranks_that_are_asked_again_are_the_same_group() -> None:
+    with started(2) as ranks:
+        for more in (0, 10):
+            ranks.ask(sum_of_ranks, more)
+            assert ranks.answers(60) == [1.0 + 2 * more] * 2
 
 
 def starts_a_program(rank: int, world: int) -> int:

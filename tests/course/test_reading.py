@@ -7,11 +7,11 @@ import re
 import pytest
 
 from millstream.course.catalogue import CHAPTERS
-from millstream.course.page import references_of, sections_of
-from millstream.course.reading.catalogue import FOLDER, LAYERS, PAPERS, SECTIONS, Paper
+from millstream.course.reading.catalogue import FOLDER, LAYERS, PAPERS, Paper
 from millstream.course.reading.pages import paper_page, reading_for
 from millstream.course.reading.questions import questions_of, reading_questions
 from millstream.course.source import find_source
+from tests.course.page_rules import PAPER_SECTIONS, references_of, sections_of
 
 EVERY = pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)
 INNER = re.compile(r"\]\((?!https://)(?P<target>[^)#]+)")
@@ -26,7 +26,7 @@ def test_every_layer_has_papers_and_every_page_is_of_one() -> None:
 @EVERY
 def test_a_page_is_one_page_with_the_fixed_sections(paper: Paper) -> None:
     text = paper.page.read_text()
-    assert sections_of(text) == list(SECTIONS)
+    assert sections_of(text) == list(PAPER_SECTIONS)
     assert 120 <= len(text.split()) <= 400
 
 

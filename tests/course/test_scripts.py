@@ -9,9 +9,10 @@ import pytest
 from millstream.course.catalogue import CHAPTERS
 from millstream.course.chapter import Chapter
 from millstream.course.checking import judge, skeleton_of, solution_of
-from millstream.course.page import differences, outputs_of
+from millstream.course.page import outputs_of
 from millstream.course.reader import Reader
 from millstream.course.running import run_script
+from tests.course.page_rules import differences
 
 SAMPLED = {"hello_distributed", "three_cures", "ring_all_reduce", "links", "kv_calculator", "launches", "gae_drawn"}
 SAMPLED |= {"fragmentation", "how_many_fit"}

@@ -62,3 +62,20 @@ def test_on_a_cpu_the_front_is_a_process_of_its_own() -> None:
 def test_one_gpu_alone_is_compared_with_nothing_unless_a_topology_is_named() -> None:
     with pytest.raises(ConfigError, match="1 GPU is here.*--topology front"):
         allowed(DIT, 1, front_apart=False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("--model wan-tiny --topology front+1", "2 ranks or more, front+1 has one"),
+        ("--model wan-tiny --topology local", "2 ranks or more, local has one"),
+        ("--model wan2.1-t2v-1.3b --size 16x16 --topology tp2 --topology pp3", "2x2 latent cells do not make 3 tiles"),
+        ("--model brook --topology front+tp2", "the VAE of brook is not split"),
+    ],
+)
+def test_what_cannot_be_cut_into_tiles_is_refused_in_one_line_before_anything_runs(asked: str, said: str) -> None:
+    result = CliRunner().invoke(app, ["bench", "mesh", "--weights", "random", "--device", "cpu", "--tiles", *asked.split()])
+    assert result.exit_code != 0
+    (line,) = result.output.splitlines()
+    assert line.startswith("error: ")
+    assert said in line

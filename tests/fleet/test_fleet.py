@@ -53,7 +53,7 @@ def fleet_of(tmp_path: Path, replicas: Threads) -> LiveFleet:
 def test_a_replica_that_never_becomes_ready_is_one_line(tmp_path: Path, replicas: Threads, says: str) -> None:
     fleet = fleet_of(tmp_path, replicas)
     asyncio.run(after_a_while(fleet, 1.2))
-    (failed, *_) = [event for event in fleet.events if event.kind == "start failed"]
+    (failed, *_) = [event for event in fleet.notes.events if event.kind == "start failed"]
     assert says in failed.words
     assert "\n" not in failed.words
 

@@ -108,7 +108,7 @@ def test_what_is_asked_of_a_session_while_it_moves_is_done_where_it_goes(
             monkeypatch.setattr(fleet.servers[name].hub.keeper, "find", slow(fleet.servers[name].hub.keeper.find, arrives))
         try:
             pool.submit(move, fleet, live.session)
-            wait_until(lambda: fleet.servers[home].hub.live_sessions[live.session].is_leaving, "it is about to leave")
+            wait_until(lambda: fleet.servers[home].hub.live_sessions[live.session].departure.is_open, "it is about to leave")
             saving = pool.submit(client.save)
             forking = pool.submit(httpx2.post, f"{fleet.url}/v1/sessions/{live.session}/forks", json={}, timeout=60)
             assert not wait((saving, forking), timeout=0.3).done, "they wait for the move"
@@ -228,7 +228,7 @@ def test_where_storage_is_full_people_are_told_once_and_steer_all_the_same(
 
 
 def test_a_move_that_storage_fails_is_called_off_and_the_stream_goes_on(fleet: SmallFleet, tmp_path: Path) -> None:
-    events = fleet.running.fleet.events
+    events = fleet.running.fleet.notes.events
     with connect(fleet.url, format="raw") as client:
         live = client.start(SEA)
         client.next_chunk()
@@ -237,7 +237,7 @@ def test_a_move_that_storage_fails_is_called_off_and_the_stream_goes_on(fleet: S
         fleet.shared.write_bytes(b"")
         try:
             fleet.drain(home)
-            wait_until(lambda: any(event.kind == "move failed" for event in events), "it was tried")
+            wait_until(lambda: any(event.kind == "move failed" for event in tuple(events)), "it was tried")
             storm = client.steer(SetPrompt(prompt="a storm"))
             client.steer(SetPrompt(prompt="a calm"))
             assert client.applied(storm).state == "applied"

@@ -103,6 +103,8 @@ class FakeStream:
     dropped: int = 0
     """What chunk headers say about a client that reads too slowly."""
     overloaded: bool = False
+    is_older: bool = False
+    """Than what a client may say it has yet to play."""
     sources: tuple[str, ...] = ("stage-left", "sea")
     """Videos that it offers as an input."""
     url: str = ""
@@ -138,6 +140,10 @@ class FakeStream:
                     return
                 if message.get("text") is None:
                     self.frames_in += 1
+                    continue
+                if self.is_older and '"ahead_s"' in message["text"]:
+                    unknown = "cannot read the message: Object contains unknown field `ahead_s`"
+                    await socket.send_text(words.encode(say.ErrorMessage(code="bad_message", message=unknown)))
                     continue
                 asked = words.decode(message["text"])
                 if not isinstance(asked, said.Ping):

@@ -26,8 +26,8 @@ STORY = {
 SEED = 3
 FPS = 12
 """What two busy cores can promise while a browser draws on the same ones."""
-SLOW_FPS = 0.5
-"""What they can promise to two streams whatever else they do; a still picture does not show it."""
+BRANCH_FPS = 4
+"""What two cores that do nothing else can promise to two streams: the page says how long a change took."""
 PATIENCE_MS = 120_000
 SCENE_S = 7
 WINDOW = {"width": 1440, "height": 900}
@@ -62,7 +62,7 @@ def branches(chrome: Browser, url: str) -> None:
     with chrome.new_context(color_scheme="dark", viewport=WINDOW) as context:
         page = context.new_page()
         page.goto(url)
-        tell(page, STORY["dark"][:1], fps=SLOW_FPS)
+        tell(page, STORY["dark"][:1], fps=BRANCH_FPS)
         page.get_by_role("button", name="Fork", exact=True).click()
         expect(page.get_by_role("button", name="Steer", exact=True)).to_be_visible()
         page.wait_for_timeout(3000)

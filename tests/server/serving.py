@@ -133,8 +133,8 @@ def wait_until(holds: Callable[[], bool], what: str, *, patience_s: float = PATI
 class SteadyTimes(ChunkTimes):
     """Chunks are taken to need a millisecond, however busy the machine: who is let in is then a matter of places alone."""
 
-    def add(self, geometry: Geometry, seconds: float) -> None:
-        super().add(geometry, 0.001)
+    def add(self, geometry: Geometry, seconds: float, *, is_trial: bool = False) -> None:
+        super().add(geometry, 0.001, is_trial=is_trial)
 
 
 @contextmanager

@@ -113,11 +113,11 @@ def test_a_stop_while_the_session_moves_is_for_the_server_that_it_goes_to() -> N
     async def play(hub: SessionHub, service: FakeService) -> None:
         client = Client(hub)
         live_session = hub.find((await client.say(START))[-1]["session"])
-        live_session.prepare_to_leave()
+        live_session.departure.prepare()
         stopping = asyncio.ensure_future(client.say({"type": "stop"}))
         await asyncio.sleep(0.05)
         assert not live_session.ended, "it may have gone already"
-        live_session.move(lambda viewer: None)
+        live_session.departure.move(lambda viewer: None)
         assert "ended" not in types(await stopping)
         hub.service.end(live_session.session_id)
         await until(lambda: live_session.ended)

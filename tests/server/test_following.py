@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from millstream.client.following import FollowedConnection
+from millstream.client.reading import Pictures
 from millstream.core.client_messages import VERSION, AnyClientMessage, End, Fork, Opening, Record, Save, Start, Steer
 from millstream.core.controls import SetPrompt
 from millstream.core.errors import ProtocolBroken
-from millstream.core.server_messages import ChunkHeader, LiveMessage, MovedMessage, Saved, ServerMessage
+from millstream.core.server_messages import ChunkHeader, ErrorMessage, LiveMessage, MovedMessage, Saved, ServerMessage
 from millstream.server.access.limits import ClientLimits
 from millstream.server.protocol.conversation import hello
 from millstream.server.protocol.messages import encode, with_header
@@ -89,6 +90,34 @@ def test_who_follows_a_session_says_what_it_has_and_says_again_what_was_not_answ
         assert attach["ahead_s"] == pytest.approx(6.0, abs=1.0), "twelve frames, two a second"
         assert (steer["control"]["id"], steer["again"]) == ("mine", True)
         assert stop == {"type": "stop"}
+        await hub.close()
+
+    asyncio.run(play())
+
+
+def test_an_older_server_is_asked_again_without_what_it_does_not_know() -> None:
+    refusal = ErrorMessage(code="bad_message", message="cannot read the message: Object contains unknown field `ahead_s`")
+
+    async def play() -> None:
+        hub = fake_hub(FakeService())
+        greeting = hello(replace(hub.card, moves=True), ClientLimits())
+        here = FakeLine(greeting, LIVE, CHUNK, MovedMessage(url="there", ticket="t"))
+        there = FakeLine(greeting, refusal, LIVE, MovedMessage(url="further", ticket="t"))
+        further = FakeLine(greeting, LIVE)
+
+        async def open_at(url: str, ticket: str, opening: Opening) -> Any:
+            return {"there": there, "further": further}[url]
+
+        line: Any = here
+        followed = FollowedConnection(open_at, line)
+        await followed.hear()
+        await followed.say(Start(version=VERSION, prompt="sea"))
+        for heard in (LIVE, CHUNK, LIVE, LIVE):
+            assert type(await followed.hear()) is (Pictures if heard is CHUNK else LiveMessage)
+        first, second = there.told
+        assert first.pop("ahead_s") > 0
+        assert first == second, "all else is the same"
+        assert [attach.get("ahead_s") for attach in further.told] == [None]
         await hub.close()
 
     asyncio.run(play())

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from millstream.core.errors import ConfigError, VideoError
+from millstream.core.errors import ConfigError
 from millstream.engine.engine import Engine
 from millstream.engine.replay import replay
 from millstream.server.sessions import sources
@@ -208,7 +208,7 @@ def test_where_somebody_is_to_stream_to_us_the_pauses_stay_short() -> None:
 def test_files_are_looked_at_before_the_server_starts_and_names_are_unique(tmp_path: Path) -> None:
     (tmp_path / "notes.mp4").write_text("not a video")
     for place, words in (("notes.mp4", "is not a video"), ("none.mp4", "is not there")):
-        with pytest.raises(VideoError, match=words):
+        with pytest.raises(ConfigError, match=f"--source a: .* {words}"):
             parse_source(f"a={tmp_path / place}")
     a = parse_source(f"a={film(tmp_path / 'a.mp4', 9)}")
     with pytest.raises(ConfigError, match="two --source a"):

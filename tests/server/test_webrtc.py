@@ -18,7 +18,7 @@ from millstream.server.access.auth import Access
 from millstream.server.access.budgets import ClientRates
 from millstream.server.access.keys import Keyring
 from millstream.server.app import AppConfig
-from millstream.server.sessions.playhead import LATE_S, Playhead
+from millstream.server.sessions.paced_frames import LATE_S, Playhead
 from millstream.server.transport import channels
 from millstream.server.transport.peers import IceServer
 from tests.server.clients.webrtc_client import Camera, WebRTCClient

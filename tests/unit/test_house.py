@@ -138,6 +138,14 @@ def test_a_class_name_stands_for_one_class() -> None:
     assert measure()["class_names_used_twice"] == []
 
 
+def test_the_rooms_together_are_the_package() -> None:
+    found = measure()
+    rooms = found["rooms"]
+    assert set(rooms) == set(ARROWS) - {"__main__"} | {"beside them"}
+    for what in ("lines", "files", "classes"):
+        assert sum(room[what] for room in rooms.values()) == found[what]
+
+
 def test_every_file_says_what_it_is() -> None:
     silent = [name for name, tree in parsed(PACKAGE).items() if not ast.get_docstring(tree)]
     assert silent == []

@@ -27,7 +27,7 @@ from millstream.commands.bench.sessions import SETTLE
 from millstream.commands.memory import plain_out_of_memory
 from millstream.commands.profile.capture import ProfiledGenerator, RankCapture, rank_path
 from millstream.commands.report import describe, make_folder, spelled, tell
-from millstream.core.config import DiTConfig, StreamConfig
+from millstream.core.config import DiTConfig, ModelSpec, StreamConfig
 from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
 from millstream.core.examples import DEFAULT_PROMPT
@@ -105,14 +105,23 @@ def run_bench_mesh(request: MeshRequest, *, as_json: bool, out: Path | None) -> 
     chosen = request.topologies or allowed(spec.dit, device_count(device), front_apart=device.type != "cuda")
     for topology in chosen:
         topology.check(spec.dit)
-        if request.tiles:
-            refuse_split(spec)
-            choose_grid(config.latent_size, topology.mesh_size)
+    if request.tiles:
+        refuse_tiles(spec, config, chosen)
     with plain_out_of_memory():
         found = [*measure(request, config, chosen)]
     measured = {"devices": device_count(device), "runs": [asdict(each) for each in found]}
     report = describe("mesh", spelled(request) | {"stream": asdict(config)}, measured)
     tell(report, as_json=as_json, out=out, show=lambda: Console().print(_table(found)))
+
+
+def refuse_tiles(spec: ModelSpec, config: StreamConfig, topologies: Sequence[Topology]) -> None:
+    """Raise where pictures cannot be cut into a tile for each rank."""
+    refuse_split(spec)
+    ranks = [topology.mesh_size for topology in topologies]
+    if max(ranks) < 2:
+        raise ConfigError(f"--tiles cuts pictures for 2 ranks or more, {', '.join(map(str, topologies))} has one; leave it out")
+    for count in ranks:
+        choose_grid(config.latent_size, count)
 
 
 def device_count(device: torch.device) -> int:

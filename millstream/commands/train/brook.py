@@ -16,7 +16,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from millstream.commands.train.gallery import Gallery
-from millstream.commands.train.tune import process_group, writing_to
+from millstream.commands.train.run_folder import writing_to
+from millstream.commands.train.tune import process_group
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
 from millstream.parallel.training.groups import create_world

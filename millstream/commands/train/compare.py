@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import tomllib
 
+from millstream.commands.train.run_folder import RECIPE, RUN
 from millstream.commands.train.streams import SAMPLES
-from millstream.commands.train.tune import RECIPE, RUN
 from millstream.core.errors import ConfigError
 from millstream.core.files import Staging
 from millstream.planner.drawing import curves

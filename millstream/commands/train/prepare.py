@@ -103,12 +103,17 @@ def run_prepare(request: PrepareRequest) -> str:
         return f"part {request.part[0]} of {request.part[1]} is done; the others are not"
     clips = sum(each.start_s is not None for each in done.skipped)
     counts = {"video": len(done.skipped) - clips, "clip": clips}
-    skipped = " and ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count)
+    skipped = " and ".join(_counted(count, what) for what, count in counts.items() if count)
     left_out = f", {skipped} left out (see {request.out / SKIPPED})" if skipped else ""
     by_size = ", ".join(f"{len(numbers)} of {size_name(size)}" for size, numbers in done.clips.buckets.items())
     buckets = f" ({by_size})" if len(done.clips.buckets) > 1 else ""
     no_word = f"\n{request.model} has no word for: {', '.join(done.unknown[:WORDS_SHOWN])}" if done.unknown else ""
-    return f"{request.out}: {len(done.clips)} clips{buckets}{left_out}; look at {request.out / SHEET}{no_word}"
+    found = _counted(len(done.clips), "clip")
+    return f"{request.out}: {found}{buckets}{left_out}; look at {request.out / SHEET}{no_word}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 class Prepared(NamedTuple):
@@ -177,7 +182,8 @@ def _encoded(
                 skipped.append(SkippedVideo(video=name, why=why, start_s=start_s))
             case VideoError():  # of a video that breaks off, nothing is taken
                 clips = [each for each in clips if each.clip.video != name]
-                skipped = [*(each for each in skipped if each.video != name), SkippedVideo(video=name, why=str(found))]
+                why = str(found).removeprefix(name).lstrip(": ")  # a line of the list begins with the name
+                skipped = [*(each for each in skipped if each.video != name), SkippedVideo(video=name, why=why)]
     return clips, skipped
 
 

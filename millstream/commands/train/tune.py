@@ -7,35 +7,32 @@ A run's folder can be read years later: the recipe, what it ran on, the curve, c
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
-from safetensors import SafetensorError
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from millstream.commands.report import describe
 from millstream.commands.train.expected_step import DEVICE, expected_step
 from millstream.commands.train.role_memory import role_memory
+from millstream.commands.train.run_folder import keep_record, refuse_other_recipe, writing_to
 from millstream.commands.train.shown import ShownRun
 from millstream.core.config import ModelSpec
-from millstream.core.errors import ConfigError, MeshLost, NotKept
-from millstream.core.files import Staging
+from millstream.core.errors import MeshLost
 from millstream.core.presets import find_model
 from millstream.engine.device_choice import choose_device
 from millstream.parallel.collectives import GLOO, NCCL
-from millstream.parallel.training.checkpoint import GO_ON
 from millstream.planner.bubbles import TRAINED, bubble, held_micro_batches
 from millstream.planner.memory import dit_parameters
 from millstream.planner.training import lora_parameters
@@ -45,8 +42,6 @@ from millstream.trainer.tuning.export import check_export, export
 from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
 from millstream.trainer.tuning.run import TuningRun
 from millstream.trainer.tuning.translate import read_deepspeed
-
-RECIPE, RUN = "recipe.toml", "run.json"
 
 
 def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deepspeed: Path | None = None) -> Path | None:
@@ -63,12 +58,10 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
     clips = ClipSet(path.parent / recipe.data)
     folder = out or path.with_suffix("")
     with writing_to(folder), process_group(device) as here, Interrupt() as interrupt:
-        kept = folder / RECIPE
-        if kept.exists() and kept.read_bytes() != path.read_bytes():
-            raise ConfigError(f"{folder} holds a run of another recipe; choose another --out, or remove it to begin anew")
+        refuse_other_recipe(folder, path)
         run = TuningRun(recipe, spec, clips, folder, here, deepspeed=config)
         if run.is_first:
-            _keep_record(path, folder, run, clips)
+            keep_record(folder, path, _record(run, clips))
         with ShownRun(run) if run.is_first else nullcontext() as shown:
             seen = (_nothing, _nothing) if shown is None else (shown.add, shown.add_streams)
             is_whole = run.train(seen[0], lambda: interrupt.asked, seen[1])
@@ -76,16 +69,6 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
             return None
         learnt = run.learnt()
         return export(recipe, spec, folder, learnt) if run.is_first else None
-
-
-@contextmanager
-def writing_to(folder: Path) -> Iterator[None]:
-    """Makes the folder. A disk that is full or cannot be written to ends the run in one line, and the last checkpoint stays."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    except (OSError, SafetensorError) as error:
-        raise NotKept(f"the run in {folder} has ended: {error}; {GO_ON}") from None
 
 
 def _nothing(*_: object) -> None:
@@ -120,15 +103,11 @@ def process_group(device: str) -> Iterator[torch.device]:
 _PEER_IS_LOST = re.compile(r"gloo.*(connection|timed out)|connection (reset|closed|refused)|NCCL", re.IGNORECASE)
 
 
-def _keep_record(path: Path, folder: Path, run: TuningRun, clips: ClipSet) -> None:
-    """What it would take to do it again."""
+def _record(run: TuningRun, clips: ClipSet) -> dict[str, Any]:
     roles = {role: asdict(run.recipe.plan_of(role)) for role in run.recipe.roles}
     said = {"method": run.recipe.method, "placement": run.recipe.placement, "roles": roles}
     asked = {**said, "parallel": asdict(run.recipe.plan), "dataset": msgspec.to_builtins(clips.card), "clips": len(clips)}
-    record = describe("train", asked, {"learning": run.learning})
-    with Staging(folder) as staging:
-        shutil.copyfile(path, staging.path(RECIPE))
-        staging.path(RUN).write_text(json.dumps(record, indent=2))
+    return describe("train", asked, {"learning": run.learning})
 
 
 def _table(recipe: TuningRecipe, spec: ModelSpec, data: Path) -> Table:

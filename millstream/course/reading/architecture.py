@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from millstream.core.config import GIB, TEMPORAL_STRIDE, pixel_frames
 from millstream.core.presets import find_model
-from millstream.course.question import Question
-from millstream.course.reading.asking import asked, rates_of
+from millstream.course.question import Question, asked, rates_of
 from millstream.planner.bubbles import bubble, held_micro_batches
 from millstream.planner.communication import all_gather, all_reduce
 from millstream.planner.explain import explain_bubble

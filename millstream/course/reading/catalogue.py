@@ -13,7 +13,6 @@ LAYERS = {
     "execution": "GPU execution: what a card does while a kernel runs",
     "profiling": "Profiling: what was reached of what is possible, and where the rest went",
 }
-SECTIONS = ("The problem", "The idea", "What was shown", "In our code", "Look for")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from millstream.course.question import Question
-from millstream.course.reading.asking import asked, rates_of
+from millstream.course.question import Question, asked, rates_of
 from millstream.planner.communication import all_reduce
 from millstream.planner.hardware import NETWORK, NVLINK4
 

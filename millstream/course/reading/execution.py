@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from millstream.course.question import Question
-from millstream.course.reading.asking import asked
+from millstream.course.question import Question, asked
 from millstream.planner.flops import attention_flops
 from millstream.planner.hardware import DEVICES
 from millstream.planner.time import head_share

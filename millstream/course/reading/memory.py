@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millstream.core.config import GIB
-from millstream.course.question import Question
-from millstream.course.reading.asking import asked, rates_of
+from millstream.course.question import Question, asked, rates_of
 from millstream.planner.communication import all_gather, point_to_point
 from millstream.planner.explain import explain_adam
 from millstream.planner.hardware import DEVICES, NVLINK4, PCIE5, parse_fleet

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millstream.course.question import Question
-from millstream.course.reading.asking import asked
+from millstream.course.question import Question, asked
 from millstream.planner.hardware import DEVICES, parse_fleet
 from millstream.planner.language.decoders import find_decoder
 from millstream.planner.language.learning import DecoderWork, step_ms

@@ -24,6 +24,7 @@ from millstream.course.tinylm.model import TinyConfig, TinyLM
 from millstream.course.tinylm.text import CHOICES, END, encode, make_text
 
 STEPS, ROWS, LENGTH, RATE, LINES = 400, 12, 128, 1.2e-2, 4000
+HELD_BACK_LINES = 40
 WARM_UP = 20
 
 
@@ -33,9 +34,9 @@ class TrainedStep(NamedTuple):
     seconds: float
 
 
-def train_steps(lm: TinyLM, steps: int = STEPS, seed: int = 0) -> Iterator[TrainedStep]:
+def train_steps(lm: TinyLM, steps: int = STEPS) -> Iterator[TrainedStep]:
     """Learn the next letter of pieces of the text, each from the beginning of a line on."""
-    tokens, made = torch.tensor(encode(make_text(LINES, seed))), torch.Generator().manual_seed(seed)
+    tokens, made = torch.tensor(encode(make_text(LINES, seed=0))), torch.Generator().manual_seed(0)
     optimiser = torch.optim.AdamW(lm.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.0)
     rate = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda step: min(1.0, (step + 1) / WARM_UP) * (1.0 - 0.95 * step / steps)
@@ -58,9 +59,9 @@ def loss_on(lm: TinyLM, tokens_BL: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1), tokens_BL[:, 1:].flatten())
 
 
-def held_back_loss(lm: TinyLM, lines: int = 40) -> float:
+def held_back_loss(lm: TinyLM) -> float:
     """On lines drawn anew, each read from its own beginning."""
-    text = make_text(lines, seed=-1)
+    text = make_text(HELD_BACK_LINES, seed=-1)
     rows = [torch.tensor(encode(f"\n{line}\n")) for line in text.strip("\n").split("\n")]
     with torch.no_grad():
         sums = [(float(loss_on(lm, row[None])) * (len(row) - 1), len(row) - 1) for row in rows]

@@ -170,7 +170,7 @@ class PlacementTable:
         """Who came back and has its own rate by now, where everybody has, counts like any other."""
         home = self.rooms[model]
         for room in [room for room in home.crowded.values() if not room.is_overfull(())]:
-            for session in [self.sessions[name] for name in room.yielding]:
+            for session in [self.sessions[name] for name in room.held if name in room.yielding]:
                 session.yields = False
                 room.release(session.asked.session_id)
                 room.take(session.sized)

@@ -15,7 +15,7 @@ from millstream.models.brook.files import NOTHING, Beside
 from millstream.models.brook.int8 import quantise_blocks, read_ranges
 from millstream.models.brook.thin import load_thin_decoder
 from millstream.models.dit import CausalDiT
-from millstream.models.fast.head import FastHead
+from millstream.models.fast.block import FastHead
 from millstream.models.fast.recorded import GraphRecorder, RecordedStack
 from millstream.models.fast.spread import ALONE, Spread
 from millstream.models.fast.stack import FastStack

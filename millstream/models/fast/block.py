@@ -12,7 +12,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from millstream.core.speed import Speed
-from millstream.models.dit import Block
+from millstream.models.dit import Block, Head
 from millstream.models.fast.attention import FastCrossAttention, Ring
 from millstream.models.fast.linear import Dense
 from millstream.models.fast.spread import ALONE, Spread
@@ -78,3 +78,19 @@ class FastBlock(nn.Module):
 
     def _activated(self, x: Tensor | Rows8) -> Tensor | Rows8:
         return gelu_rows(self.up(x)) if isinstance(x, Rows8) else self.up.with_gelu(x)
+
+
+class FastHead(Head):
+    """From tokens back to latent cells: the norm and its modulation as one pass over memory."""
+
+    def __init__(self, plain: Head) -> None:
+        """Takes its weights over."""
+        nn.Module.__init__(self)
+        self.config, self.modulation, self.proj = plain.config, plain.modulation, plain.proj
+
+    def project(self, x_BFTD: Tensor, time_BFD: Tensor) -> Tensor:
+        shift_FD, scale_FD = (self.modulation + time_BFD.unsqueeze(2)).flatten(0, 1).unbind(1)
+        normed = add_norm(x_BFTD.flatten(0, 2), None, None, scale_FD, shift_FD, eps=self.config.eps, fp8=False)
+        assert isinstance(normed, Tensor)
+        cells: Tensor = self.proj(normed)
+        return cells.unflatten(0, x_BFTD.shape[:3])

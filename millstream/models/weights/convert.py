@@ -28,8 +28,8 @@ from millstream.models.weights.locate import ModelFiles, locate
 from millstream.models.weights.lora import Merged, merging
 from millstream.models.weights.manifest import MANIFEST, Manifest, PartEntry, read_manifest
 from millstream.models.weights.parts import Layout, expected_shapes, infer_dit, match_preset
-from millstream.models.weights.shards import SHARD_BYTES, in_shards, shard_names
 from millstream.models.weights.survey import Survey, TensorPlace, refuse_misfit, scan, shapes_of, survey
+from millstream.models.weights.write import SHARD_BYTES, in_shards, shard_names
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,7 @@
-"""Writes a DiT in any layout: ours, diffusers' or that of the original files, each with what its readers look for beside it."""
+"""Writes a DiT in any layout: ours, diffusers' or that of the original files, each with what its readers look for beside it.
+
+A part is split into files of whole tensors, each as long as fits.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,26 @@ from millstream.core.config import DiTConfig, ModelSpec
 from millstream.core.files import Staging
 from millstream.models.weights.manifest import MANIFEST, Manifest, PartEntry
 from millstream.models.weights.parts import Layout, canonical
-from millstream.models.weights.shards import SHARD_BYTES, in_shards, shard_names
+
+SHARD_BYTES = 4 << 30
+
+
+def in_shards(sizes: Mapping[str, int], most: int = SHARD_BYTES) -> list[list[str]]:
+    """Names by file, from the bytes of each; a tensor larger than a file may be has one to itself."""
+    shards: list[list[str]] = []
+    room = 0
+    for name, size in sizes.items():
+        if not shards or size > room:
+            shards.append([])
+            room = most
+        shards[-1].append(name)
+        room -= size
+    return shards
+
+
+def shard_names(stem: str, count: int) -> list[str]:
+    return [f"{stem}-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
+
 
 STEM = "diffusion_pytorch_model"
 """What both of the other layouts call their files."""

@@ -37,7 +37,7 @@ class DeepSpeedLearner(ModuleLearner):
         try:
             import deepspeed
         except ImportError:
-            raise ConfigError("DeepSpeed is not installed: pip install millstream[deepspeed]") from None
+            raise ConfigError("DeepSpeed is not installed: pip install millstream[deepspeed] --no-build-isolation") from None
         plan = task.plan
         if not plan.has_whole_blocks or task.options.ema:
             raise ConfigError("DeepSpeed shares out the batch alone: take dp for all ranks, and no pp, cp, tp or ema")

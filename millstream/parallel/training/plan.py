@@ -6,6 +6,7 @@ those who speak most are neighbours.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -101,7 +102,8 @@ class ParallelPlan:
         for axis, what, count in (("tp", "heads", config.heads), ("tp", "ffn", config.ffn), ("cp", "heads", config.heads)):
             parts = getattr(self, axis)
             if count % parts:
-                fits = ", ".join(str(n) for n in range(1, parts) if count % n == 0)
+                shared = math.gcd(config.heads, config.ffn) if axis == "tp" else count
+                fits = ", ".join(str(n) for n in range(1, shared + 1) if shared % n == 0)
                 raise ConfigError(f"{axis} = {parts} does not divide the model's {count} {what}; {fits} would")
         if config.layers < self.pp * self.parts_per_rank:
             raise ConfigError(

@@ -34,13 +34,13 @@ class Stall:
     why: str
 
 
-def scaling(ask: PlanAsk, most: int = MOST) -> tuple[Rung, ...]:
-    """At every power of two up to `most`. Plans that do not fit a device's memory are left out."""
-    every = search(replace(ask, fleet=Fleet(device=ask.fleet.device, count=most), sessions=1)).plans
+def scaling(ask: PlanAsk) -> tuple[Rung, ...]:
+    """At every power of two up to `MOST`. Plans that do not fit a device's memory are left out."""
+    every = search(replace(ask, fleet=Fleet(device=ask.fleet.device, count=MOST), sessions=1)).plans
     fit = [plan for plan in every if all(shortfall.what != "memory" for shortfall in plan.shortfalls)]
     if not fit:
         raise ConfigError(f"no layout of {ask.work.spec.name} fits {ask.fleet.device.name}: {every[0].shortfalls[0].said}")
-    counts = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
+    counts = [1 << power for power in range(MOST.bit_length()) if 1 << power <= MOST]
     rungs = (_rung(devices, [plan for plan in fit if plan.layout.num_devices <= devices]) for devices in counts)
     return tuple(rung for rung in rungs if rung is not None)
 

@@ -112,7 +112,7 @@ def _inside(anatomy: Anatomy, notes: NDArray[np.intp]) -> Mask:
         own = notes[events.track[notes] == track]
         begins: Floats = events.begin[own] - ROUNDING_US
         at = np.searchsorted(begins, events.begin[workers], side="right") - 1
-        within = (at >= 0) & (events.end[workers] <= events.end[own][at] + ROUNDING_US)
+        within = (at >= 0) & (events.ends(workers) <= events.ends(own)[at] + ROUNDING_US)
         inside |= within & (events.track[workers] == track)
     return inside
 

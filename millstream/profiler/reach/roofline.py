@@ -17,7 +17,7 @@ from millstream.planner.hardware import Device, Rates
 from millstream.profiler.anatomy import Anatomy
 from millstream.profiler.costs import OWN_WORK
 from millstream.profiler.intervals import Floats
-from millstream.profiler.kinds import BETWEEN, COMPUTING, Kind, family_of
+from millstream.profiler.kinds import BETWEEN, COMPUTING, FAMILIES, Kind, family_of
 from millstream.profiler.reach.ceilings import peak
 from millstream.profiler.reach.phase_reach import Mask, PhaseReach, counted_phases
 from millstream.profiler.trace import Trace
@@ -32,6 +32,7 @@ IMPOSSIBLE = 2.5
 did not do what its shapes say."""
 NO_DEVICE_TB_S, NO_DEVICE_TFLOPS = 20.0, 20_000.0
 """More than any, for traces of unknown ones."""
+Codes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,10 +131,9 @@ def roofline(anatomy: Anatomy, device: Device | None) -> Roofline:
     near = shaped & (floor >= NEAR * kernels.length)
     near_phases = [phase for phase in phases if phase.reached >= NEAR]
     near_ms = {is_compute: sum(p.ms for p in near_phases if p.is_compute is is_compute) for is_compute in (True, False)}
-    names = sorted(set(kernels.family))
     return Roofline(
         device=device,
-        families=tuple(kernels.together(name) for name in names),
+        families=tuple(kernels.together(family) for family in np.unique(kernels.family)),
         top=tuple(kernels.longest(device)),
         phases=tuple(phases),
         compute_ms=_ms(kernels.length[near & (by_flops >= by_bytes)]) + near_ms[True],
@@ -152,7 +152,8 @@ class _Kernels:
 
     names: list[str]
     name: NDArray[np.int32]
-    family: list[str]
+    family: Codes
+    """Index into `FAMILIES`."""
     length: Floats
     flops: Floats
     moved: Floats
@@ -164,12 +165,13 @@ class _Kernels:
     @classmethod
     def of(cls, anatomy: Anatomy) -> _Kernels:
         events, workers = anatomy.trace.events, anatomy.workers
-        names, families = anatomy.trace.names, _families(anatomy)
-        flops, moved = events.flops[workers], events.moved[workers]
+        names, family = anatomy.trace.names, _families(anatomy)
         if anatomy.has_device:
-            computes = np.fromiter((family in COMPUTING for family in families), bool, len(families))
-            flops, moved = _from_operators(anatomy.trace, workers, computes)
-        return cls(names, events.name[workers], families, events.length[workers], flops, moved)
+            computes = np.array([each in COMPUTING for each in FAMILIES])
+            flops, moved = _from_operators(anatomy.trace, workers, computes[family])
+        else:
+            flops, moved = events.work.take(workers)
+        return cls(names, events.name[workers], family, events.length[workers], flops, moved)
 
     def believable(self, device: Device | None) -> _Kernels:
         """Without what no device could have done in the time: an operator that reads a part of its input, as an index does."""
@@ -191,7 +193,7 @@ class _Kernels:
             us = float(self.length[told].sum())
             yield KernelTime(
                 name=self.names[name],
-                family=self.family[calls[0]],
+                family=FAMILIES[self.family[calls[0]]],
                 calls=len(calls),
                 ms=float(spent[name]) / 1e3,
                 share=float(spent[name] / max(1e-9, self.length.sum())),
@@ -209,17 +211,17 @@ class _Kernels:
         if device is None:
             nothing = np.zeros(len(self.length))
             return nothing, nothing, nothing
-        peaks = np.array([peak(device.rates, family) for family in self.family])
-        by_flops = self.flops / np.maximum(peaks * 1e6, 1e-9)
+        peaks = np.array([peak(device.rates, family) for family in FAMILIES])
+        by_flops = self.flops / np.maximum(peaks * 1e6, 1e-9)[self.family]
         by_bytes = self.moved / (device.rates.bandwidth_tb_s * 1e6)
         floor = np.where(self.known, np.minimum(np.maximum(by_flops, by_bytes), self.length), 0.0)
         return floor, by_flops, by_bytes
 
-    def together(self, family: str) -> FamilyTime:
-        chosen = np.fromiter((name == family for name in self.family), bool, len(self.family))
+    def together(self, family: int) -> FamilyTime:
+        chosen = self.family == family
         told = chosen & self.known
         return FamilyTime(
-            family=family,
+            family=FAMILIES[family],
             kernels=int(chosen.sum()),
             ms=_ms(self.length[chosen]),
             known_ms=_ms(self.length[told]),
@@ -228,12 +230,12 @@ class _Kernels:
         )
 
 
-def _families(anatomy: Anatomy) -> list[str]:
+def _families(anatomy: Anatomy) -> Codes:
     """By the kernel's own name; where that says nothing, by its operator's, if the kernel is most of what the operator does."""
     trace, workers = anatomy.trace, anatomy.workers
     events = trace.events
-    by_name = [family_of(name) for name in trace.names]
-    found = [by_name[index] for index in events.name[workers]]
+    by_name = np.array([FAMILIES.index(family_of(name)) for name in trace.names], np.uint8)
+    found = by_name[events.name[workers]]
     ops = events.of(Kind.OP)
     ops = ops[events.origin[ops] >= 0]
     if not anatomy.has_device or not len(ops) or not len(workers):
@@ -243,20 +245,24 @@ def _families(anatomy: Anatomy) -> list[str]:
     at = np.minimum(np.searchsorted(events.origin[ops], origin), len(ops) - 1)
     tied = events.origin[ops][at] == origin
     together = np.bincount(at, weights=np.where(tied, events.length[workers], 0.0), minlength=len(ops))
-    for index in np.flatnonzero(tied & (events.length[workers] >= 0.5 * together[at])):
-        if found[index] == BETWEEN and trace.names[events.name[ops[at[index]]]] in OWN_WORK:
-            found[index] = by_name[events.name[ops[at[index]]]]
-    return found
+    own_work = np.array([name in OWN_WORK for name in trace.names])
+    op = events.name[ops][at]
+    told = tied & (events.length[workers] >= 0.5 * together[at]) & (found == FAMILIES.index(BETWEEN)) & own_work[op]
+    families: Codes = np.where(told, by_name[op], found)
+    return families
 
 
 def _from_operators(trace: Trace, kernels: NDArray[np.intp], computes: Mask) -> tuple[Floats, Floats]:
     """What an operator does is shared out among its kernels by their lengths; its flops among those that compute, if any do."""
     events = trace.events
     ops = events.of(Kind.OP)
-    ops = ops[(events.origin[ops] >= 0) & (events.moved[ops] > 0)]
+    ops = ops[events.origin[ops] >= 0]
+    flops, moved = events.work.take(ops)
+    ops, flops, moved = ops[moved > 0], flops[moved > 0], moved[moved > 0]
     if not len(ops) or not len(kernels):
         return np.zeros(len(kernels)), np.zeros(len(kernels))
-    ops = ops[np.argsort(events.origin[ops], kind="stable")]
+    order = np.argsort(events.origin[ops], kind="stable")
+    ops, flops, moved = ops[order], flops[order], moved[order]
     origin = events.origin[kernels]
     at = np.minimum(np.searchsorted(events.origin[ops], origin), len(ops) - 1)
     length = np.where(events.origin[ops][at] == origin, events.length[kernels], 0.0)
@@ -264,7 +270,7 @@ def _from_operators(trace: Trace, kernels: NDArray[np.intp], computes: Mask) -> 
     in_computing = np.bincount(at, weights=np.where(computes, length, 0.0), minlength=len(ops))[at]
     share = length / np.maximum(in_all, 1e-9)
     of_flops = np.where(in_computing > 0, np.where(computes, length, 0.0) / np.maximum(in_computing, 1e-9), share)
-    return of_flops * events.flops[ops][at], share * events.moved[ops][at]
+    return of_flops * flops[at], share * moved[at]
 
 
 def _in_graphs(anatomy: Anatomy) -> Mask:

@@ -61,7 +61,6 @@ from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits, TokenBucket
 from millstream.server.protocol.camera import read_frame
 from millstream.server.protocol.messages import choose_format, code_of, decode, defaults_of, encode, picture_bytes, with_header
-from millstream.server.protocol.recordings import switch_recording
 from millstream.server.protocol.session_request import open_asked
 from millstream.server.sessions import branches, futures, returning
 from millstream.server.sessions.hub import ModelCard, SessionHub
@@ -173,7 +172,7 @@ class Conversation:
         elif self._live_session is None:
             await self._do(message)
         else:
-            async with self._live_session.answering() as stays:
+            async with self._live_session.departure.answering() as stays:
                 if stays:
                     await self._do(message)
 
@@ -247,7 +246,7 @@ class Conversation:
         self._watch(live_session, format, "owner", ask)
 
     async def _record(self, live_session: LiveSession, on: bool) -> None:
-        self._outbox.put(_recording(on, await switch_recording(self._hub, live_session, on)))
+        self._outbox.put(_recording(on, await self._hub.recordings.switch(live_session, on)))
 
     async def _preview(self, live_session: LiveSession, ask: Preview) -> None:
         try:

@@ -132,7 +132,7 @@ class Endpoint:
         if live_session is None or self.method == "GET":
             yield
             return
-        async with live_session.answering() as stays:
+        async with live_session.departure.answering() as stays:
             if not stays:
                 raise UnknownSession("the session has moved; say it again")
             yield

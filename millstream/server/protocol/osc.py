@@ -219,7 +219,7 @@ class OscListener:
         if control is None:
             return
         live_session = self.hub.find(names[0]) if len(names) == 2 else self._newest()
-        if await live_session.has_left():
+        if await live_session.departure.has_left():
             raise ProtocolError("not_found", "the session has moved to another server")
         about = address, type(control)
         named = msgspec.structs.replace(control, id=self._id(about, live_session))

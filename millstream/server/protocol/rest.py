@@ -21,13 +21,11 @@ from millstream.core.server_messages import Defaults
 from millstream.server.protocol.bodies import first_bytes, limited
 from millstream.server.protocol.endpoints import Endpoint, ServerState
 from millstream.server.protocol.messages import defaults_of
-from millstream.server.protocol.recordings import switch_recording
 from millstream.server.protocol.session_request import open_asked
 from millstream.server.sessions import returning
 from millstream.server.sessions.archive import Archive
-from millstream.server.sessions.file_store import Kind
+from millstream.server.sessions.file_store import Kind, within_quota
 from millstream.server.sessions.live_session import LiveSession
-from millstream.server.sessions.quotas import within_quota
 from millstream.serving.notices import Ended, Waiting
 
 MAX_UPLOAD_BYTES = 2 * 2**30
@@ -158,7 +156,7 @@ async def list_receipts(server: ServerState, words: Mapping[str, str], body: Non
 
 
 async def record_session(server: ServerState, words: Mapping[str, str], body: RecordingAsk) -> RecordingState:
-    name = await switch_recording(server.hub, server.session(words), body.on)
+    name = await server.hub.recordings.switch(server.session(words), body.on)
     return RecordingState(on=body.on, url=f"/v1/recordings/{name}")
 
 

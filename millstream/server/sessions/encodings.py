@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from functools import partial
 
 from millstream.core.client_messages import Format
 from millstream.server.sessions.outbox import ChunkInfo, EncodedChunk
+from millstream.server.sessions.piecewise import encode_piecewise
 from millstream.serving.notices import Pictured
 from millstream.video.encoding import Encoder, Frames, encoder_for
 
@@ -67,7 +67,7 @@ class ChunkEncodings:
             return EncodedChunk(info=fresh.info, format=format, parts=())
         encoding = self._of.setdefault(format, _Encoding(encoder_for(format)))
         if encoding.last is None or encoding.last.info.index != fresh.info.index:
-            encode = partial(_timed, encoding.encoder, fresh.frames, fresh.info.fps)
+            encode = partial(encode_piecewise, self._pool, encoding.encoder, fresh.frames, fresh.info.fps)
             parts, seconds = await asyncio.get_running_loop().run_in_executor(self._pool, encode)
             self._seconds += seconds
             encoding.last = EncodedChunk(info=fresh.info, format=format, parts=parts)
@@ -87,9 +87,3 @@ class ChunkEncodings:
         """No others are watched any more."""
         for unused in self._of.keys() - set(formats):
             del self._of[unused]
-
-
-def _timed(encoder: Encoder, frames_THW3: Frames, fps: float) -> tuple[tuple[bytes, ...], float]:
-    """On a thread of the pool."""
-    begun = time.monotonic()
-    return encoder.encode(frames_THW3, fps=fps), time.monotonic() - begun

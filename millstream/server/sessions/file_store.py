@@ -14,14 +14,15 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from millstream.core.errors import ConfigError, UnknownFile
+from millstream.core.errors import ConfigError, Overloaded, UnknownFile
 from millstream.core.files import Draft, drafts, left_behind
+from millstream.server.access.keys import Key
 from millstream.server.sessions.shared_files import SharedFiles
 from millstream.video.salvage import cut_to_whole_film, cut_to_whole_lines
 
@@ -196,3 +197,17 @@ def _listed(folder: Path, kind: Kind) -> list[Kept]:
 
 def _is_name(path: Path, kind: Kind) -> bool:
     return path.suffix == SUFFIXES[kind] and NAME.fullmatch(path.stem) is not None
+
+
+async def within_quota(key: Key, store: FileStore, keep: Callable[[], Awaitable[Kept]]) -> Kept:
+    """One more snapshot, if what its key may keep has room for it. Refused before anything is written where one is too many.
+    How large it is shows afterwards: then it is removed again."""
+    num_files, num_bytes = store.held("snapshots")
+    key.check_snapshots(num_files + 1, num_bytes)
+    kept = await keep()
+    try:
+        key.check_snapshots(*store.held("snapshots"))
+    except Overloaded:
+        store.remove("snapshots", kept.name)
+        raise
+    return kept

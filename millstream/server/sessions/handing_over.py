@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from millstream.core.errors import MillstreamError, NotAllowed
 from millstream.core.server_messages import MovedMessage
+from millstream.server.sessions.departure import Farewell
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession
 from millstream.server.sessions.viewers import Viewer
@@ -20,9 +21,9 @@ ANSWERED_S = 5.0
 async def hand_over(hub: SessionHub, live_session: LiveSession) -> None:
     """Stand still, and leave its state where another server finds it. Raises where it cannot be left; then it goes on."""
     assert hub.keeper is not None, "what is not kept cannot be handed over"
-    live_session.prepare_to_leave()
+    live_session.departure.prepare()
     try:
-        if not await live_session.answered(ANSWERED_S) or live_session.tape is not None:
+        if not await live_session.departure.answered(ANSWERED_S) or live_session.tape is not None:
             raise NotAllowed("it is being recorded, or makes what was asked of it")
         hub.service.hold(live_session.session_id)
         await hub.keeper.hand_over(live_session)
@@ -33,7 +34,7 @@ async def hand_over(hub: SessionHub, live_session: LiveSession) -> None:
 
 def take_back(hub: SessionHub, live_session: LiveSession) -> None:
     """Nobody else has taken it over: it goes on here."""
-    live_session.stay()
+    live_session.departure.stay()
     hub.service.let_go_on(live_session.session_id)
 
 
@@ -48,7 +49,7 @@ def release(hub: SessionHub, live_session: LiveSession, moved: Callable[[Viewer]
     _leave(hub, live_session, moved)
 
 
-def _leave(hub: SessionHub, live_session: LiveSession, moved: Callable[[Viewer], MovedMessage | None]) -> None:
-    live_session.move(moved)
+def _leave(hub: SessionHub, live_session: LiveSession, moved: Farewell) -> None:
+    live_session.departure.move(moved)
     hub.let_be(live_session)
     hub.service.end(live_session.session_id, "it goes on elsewhere")

@@ -24,14 +24,13 @@ from millstream.core.errors import MillstreamError, UnknownFile, UnknownSession
 from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.access.shares import Quota
 from millstream.server.sessions.archive import Archive, SessionJournal
-from millstream.server.sessions.file_store import FileStore, Kept
+from millstream.server.sessions.file_store import FileStore, Kept, within_quota
 from millstream.server.sessions.host_meter import HostMeter
 from millstream.server.sessions.keeper import Keeper, Returned
 from millstream.server.sessions.live_session import LiveSession, LiveSessionParts
 from millstream.server.sessions.metrics import Metrics
 from millstream.server.sessions.outputs.destinations import Destination
 from millstream.server.sessions.outputs.outputs import Outputs
-from millstream.server.sessions.quotas import within_quota
 from millstream.server.sessions.recordings import Recordings
 from millstream.server.sessions.sources import Sources
 from millstream.server.sessions.threads import num_encoders, start_threads
@@ -106,14 +105,13 @@ class SessionHub:
         *,
         archive: Archive | None = None,
         stores: Mapping[str, FileStore] | None = None,
-        metrics: Metrics | None = None,
         limits: HubLimits | None = None,
     ) -> None:
         """`stores` are those of keys with names; everybody else's files are on the archive's own."""
         self.service = service
         self.card = card
         self.limits = limits or HubLimits()
-        self.metrics = metrics or Metrics()
+        self.metrics = Metrics()
         self.pool = ThreadPoolExecutor(self.limits.threads, thread_name_prefix="millstream-encode")
         self.live_sessions: dict[str, LiveSession] = {}
         self._views: dict[str, LiveSession] = {}
@@ -218,7 +216,7 @@ class SessionHub:
         """Steer it. What is acknowledged is kept, where controls are."""
         receipt = live_session.control(control, at_chunk=at_chunk)
         if self.keeper is not None:
-            async with live_session.before_next():
+            with live_session.before_next():
                 await self.keeper.log(live_session, control, receipt)
         return receipt
 

@@ -12,17 +12,17 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from millstream.core import tracing
 from millstream.core.client_messages import Format
 from millstream.core.controls import AnyControl, Receipt, SetPrompt, WeightedPrompt
 from millstream.core.errors import Overloaded, UnknownSession
-from millstream.core.server_messages import MovedMessage
 from millstream.server.access.keys import NAMELESS, Key
+from millstream.server.sessions.departure import Departure, counted
 from millstream.server.sessions.encodings import ChunkEncodings, FreshChunk
 from millstream.server.sessions.host_meter import HostMeter
 from millstream.server.sessions.metrics import Metrics
@@ -121,11 +121,7 @@ class LiveSession:
         self._words: tuple[tuple[WeightedPrompt, ...], tuple[str, ...]] = ((), ())
         self._logging: set[asyncio.Future[None]] = set()
         """What has to be kept before the next chunk is shown."""
-        self._answering: set[asyncio.Future[None]] = set()
-        """What is asked of it and has no answer yet."""
-        self._leaving: asyncio.Future[bool] | None = None
-        """Of one that moves to another server: whether it has."""
-        self._moved: Callable[[Viewer], MovedMessage | None] | None = None
+        self.departure = Departure()
 
     def tell(self, notice: Notice) -> None:
         """Called on the engine's thread: hands over and returns."""
@@ -196,61 +192,14 @@ class LiveSession:
     @property
     def can_move(self) -> bool:
         """Whether it runs, and everybody who watches goes along."""
-        stays = self.is_leaving or self.tape is not None or not isinstance(self.state, Live)
+        stays = self.departure.is_open or self.tape is not None or not isinstance(self.state, Live)
         return not stays and all(viewer.follows for viewer in self.viewers)
 
-    def prepare_to_leave(self) -> None:
-        """From now on nobody steers it, until it is known whether it moves."""
-        assert self._leaving is None, f"{label(self.session_id)} is leaving already"
-        self._leaving = self._loop.create_future()
-
-    @property
-    def is_leaving(self) -> bool:
-        return self._leaving is not None and not self._leaving.done()
-
-    def stay(self) -> None:
-        if self._leaving is not None and not self._leaving.done():
-            self._leaving.set_result(False)
-            self._leaving = None
-
-    def move(self, moved: Callable[[Viewer], MovedMessage | None]) -> None:
-        """What its viewers hear instead of its end; None: nothing, their connection is lost. What was said first holds."""
-        self._moved = self._moved or moved
-        if self._leaving is not None and not self._leaving.done():
-            self._leaving.set_result(True)
-
-    async def has_left(self) -> bool:
-        """Whether it has moved; waits while that is open. Who hears `moved` says again what was not answered."""
-        return self._leaving is not None and await asyncio.shield(self._leaving)
-
-    @asynccontextmanager
-    async def answering(self) -> AsyncIterator[bool]:
-        """Something is asked of it: whether it stays to answer, which it does before it moves."""
-        if await self.has_left():
-            yield False
-            return
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._answering.add(done)
-        try:
-            yield True
-        finally:
-            self._answering.discard(done)
-            done.set_result(None)
-
-    async def answered(self, patience_s: float) -> bool:
-        """Whether all that was asked of it has its answer, within so long."""
-        return not self._answering or not (await asyncio.wait(self._answering, timeout=patience_s))[1]
-
-    @asynccontextmanager
-    async def before_next(self) -> AsyncIterator[None]:
+    @contextmanager
+    def before_next(self) -> Iterator[None]:
         """What is done here is done before its next chunk is shown."""
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._logging.add(done)
-        try:
+        with counted(self._logging):
             yield
-        finally:
-            self._logging.discard(done)
-            done.set_result(None)
 
     def draft(self, control: SetPrompt | None) -> None:
         """What its owner is typing; None: nothing any more."""
@@ -387,7 +336,7 @@ class LiveSession:
         self.state = ended
         self._log(f"ended: {ended.cause}, {ended.reason}")
         for viewer in self.viewers:
-            said = ended if self._moved is None else self._moved(viewer)
+            said = self.departure.last_words(viewer, ended)
             if said is not None:
                 viewer.outbox.put(said)
             viewer.outbox.finish()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from millstream.core.client_messages import ProtocolError
 from millstream.core.errors import VideoError
 from millstream.server.access.keys import Key
 from millstream.server.sessions.archive import DISK_FAILS, Archive
@@ -49,6 +50,17 @@ class Recordings:
         """The name of the whole file; empty where nothing was recorded. It is kept also if whoever asked goes meanwhile."""
         tape, live_session.tape = live_session.tape, None
         return "" if tape is None else await asyncio.shield(self._spawn(self._keep(live_session, tape)))
+
+    async def switch(self, live_session: LiveSession, on: bool) -> str:
+        """Started or stopped in a client's words: the name it has, or will have."""
+        if on:
+            return self.start(live_session)
+        if live_session.tape is None:
+            raise ProtocolError("bad_state", "nothing is being recorded")
+        name = await self.stop(live_session)
+        if not name:
+            raise ProtocolError("bad_state", "no chunk came while it was recorded, so there is no file")
+        return name
 
     async def _keep(self, live_session: LiveSession, tape: Tape) -> str:
         try:

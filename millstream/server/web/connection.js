@@ -33,6 +33,7 @@ export class Connection extends EventTarget {
   #isElsewhere = false;
   #wasLive = false;
   #seen = -1;
+  #saysAhead = true; // how much is yet to be played; servers older than this field refuse it
   #dryAt = 0; // when all that came is played, by performance.now()
   #unanswered = new Map(); // controls, by id: said again elsewhere
   #questions = []; // so are these
@@ -109,6 +110,11 @@ export class Connection extends EventTarget {
       this.#lose();
       return;
     }
+    if (this.#saysAhead && !this.#live && message.code === "bad_message" && message.message.includes("ahead_s")) {
+      this.#saysAhead = false;
+      this.#sayOpening();
+      return;
+    }
     this.#follow(message);
     this.#tell(message.type, message);
   }
@@ -179,7 +185,7 @@ export class Connection extends EventTarget {
     const follow = this.#moves && this.#deadEnds < 2;
     const seen = this.#wasLive && this.#seen >= 0 && { seen: this.#seen };
     const ahead_s = Math.max(0, this.#dryAt - performance.now()) / 1000;
-    const ahead = seen && this.#opening.type === "attach" && { ahead_s };
+    const ahead = seen && this.#saysAhead && this.#opening.type === "attach" && { ahead_s };
     this.send({ ...this.#opening, ...(follow && { follow }), ...seen, ...ahead });
   }
 

@@ -130,7 +130,7 @@ class BatchMaker:
 
     def worth(self, made: Trajectories, clean_BFCYX: Tensor, rows: Tensor) -> Tensor:
         """What finished chunks of these rows are worth as pictures, with gradients back to them."""
-        generator = keyed_generator(self._device, "worth", made.version, int(rows[0]))
+        generator = keyed_generator(self._device, "worth", self.recipe.seed, made.version, int(rows[0]))
         prompts = tuple(made.prompts[row] for row in rows.tolist())
         pictures = self.engine.paint(made, clean_BFCYX, rows)
         return self.rewards.followed(RewardClips(pixels_BTCYX=pictures, prompts=prompts, fps=self.engine.config.fps), generator)

@@ -150,21 +150,21 @@ class PolicyLearner:
 
     def steps(self, dit: CausalDiT, made: Trajectories, rows: Tensor) -> list[GaussianStep]:
         """Where a model's steps go, all of them, from where these rows' started."""
-        starts = [start[rows] for start in made.starts]
+        starts = {number: start[rows] for number, start in enumerate(made.starts)}
+        stream = torch.cat([made.past_BFCYX[rows], made.clean_BFCYX[rows]], dim=1).float()
         with in_precision(self._options.precision, self._device):
             cross = dit.read_prompt(made.text_BSE[rows])
-        return self._steps(dit, made, rows, dict(enumerate(starts)), cross)
+        return self._steps(dit, stream, made.past_BFCYX.shape[1], starts, cross)
 
     def _steps(
-        self, dit: Callable[..., Tensor], made: Trajectories, rows: Tensor, starts: dict[int, Tensor], cross: CrossKV
+        self, dit: Callable[..., Tensor], stream_BFCYX: Tensor, past: int, starts: dict[int, Tensor], cross: CrossKV
     ) -> list[GaussianStep]:
-        """Of these numbers, from there."""
-        count = made.clean_BFCYX.shape[1]
-        stream = torch.cat([made.past_BFCYX[rows], made.clean_BFCYX[rows]], dim=1).float()
+        """Of these numbers, from there, of the chunks that come after so many frames of the stream."""
+        count = next(iter(starts.values())).shape[1]
         levels = [sampler.per_frame(self._noise.levels[number], start) for number, start in starts.items()]
-        sequence = self._sequences.of(made.past_BFCYX.shape[1], count, len(starts))
+        sequence, noisy = self._sequences.of(past, count, len(starts)), torch.cat(list(starts.values()), dim=1)
         with in_precision(self._options.precision, self._device):
-            flow = forced_flow(dit, stream, torch.cat(list(starts.values()), dim=1), torch.cat(levels, dim=1), sequence, cross)
+            flow = forced_flow(dit, stream_BFCYX, noisy, torch.cat(levels, dim=1), sequence, cross)
         flows = flow.split(count, dim=1)
         return [self._noise.step(number, starts[number], flow) for number, flow in zip(starts, flows, strict=True)]
 
@@ -176,9 +176,9 @@ class PolicyLearner:
         )
 
     def finished(self, made: Trajectories, steps: list[GaussianStep], rows: Tensor) -> Tensor:
-        """The chunks as they were made, with gradients to all steps' means, through the steps after them: noise that was drawn
-        stays what it was. Weights learn by every step, or by those that were chosen alone."""
-        chosen = self._noise.only or range(len(steps))
+        """The chunks as they were made, with gradients to all steps' means, through the steps and the chunks after them: noise
+        that was drawn stays what it was. Weights learn by every step, or by those that were chosen alone."""
+        frames, before = self._config.frames_per_chunk, made.past_BFCYX[rows].float()
         weights = {name: parameter.detach() for name, parameter in self.actor.named_parameters()}
         with torch.no_grad(), in_precision(self._options.precision, self._device):
             cross = self.actor.read_prompt(made.text_BSE[rows])
@@ -187,15 +187,18 @@ class PolicyLearner:
             flow: Tensor = functional_call(self.actor, weights, told)
             return flow
 
-        ends = [*made.starts[1:], made.clean_BFCYX]
-        current = made.starts[0][rows]
-        for number, step in enumerate(steps):
-            mean = step.mean_BFCYX if number in chosen else step.mean_BFCYX.detach()
-            if number:
-                moved = self._steps(still, made, rows, {number: current}, cross)[0].mean_BFCYX
-                mean = mean + moved - moved.detach()
-            current = ends[number][rows].float() + mean - mean.detach()
-        return current
+        for first in range(0, made.clean_BFCYX.shape[1], frames):
+            here = slice(first, first + frames)
+            current, ends = made.starts[0][rows, here], [*made.starts[1:], made.clean_BFCYX]
+            for number, step in enumerate(steps):
+                mean = step.mean_BFCYX[:, here]
+                mean = mean if number in (self._noise.only or range(len(steps))) else mean.detach()
+                if current.requires_grad or before.requires_grad:
+                    moved = self._steps(still, before, before.shape[1], {number: current}, cross)[0].mean_BFCYX
+                    mean = mean + moved - moved.detach()
+                current = ends[number][rows, here].float() + mean - mean.detach()
+            before = torch.cat([before, current], dim=1)
+        return before[:, made.past_BFCYX.shape[1] :]
 
     def move(self, device: torch.device) -> None:
         """To host memory while others need the device, or back."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,16 @@ OPTIMISERS = {"Adam": "adamw", "AdamW": "adamw", "Muon": "muon"}
 SCHEDULES = {"WarmupLR": "constant", "WarmupCosineLR": "cosine"}
 LEFT_ALONE = {"steps_per_print", "wall_clock_breakdown", "dump_state", "prescale_gradients", "communication_data_type"}
 """Says what is shown, or how bits travel: nothing that a recipe would say."""
+HOW_ZERO_TRAVELS = {
+    *("allgather_bucket_size", "allgather_partitions", "contiguous_gradients", "overlap_comm", "reduce_bucket_size"),
+    *("reduce_scatter", "round_robin_gradients", "sub_group_size", "ignore_unused_parameters"),
+    *("stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_param_persistence_threshold"),
+    *("stage3_prefetch_bucket_size", "stage3_gather_16bit_weights_on_model_save"),
+}
+SAME_HERE: dict[str, Any] = {"eps": 1e-8, "torch_adam": True, "adam_w_mode": True, "hysteresis": 1, "min_loss_scale": 1}
+SAME_HERE |= {"initial_scale_power": 16, "loss_scale_window": 2000, "warmup_min_lr": 0, "warmup_min_ratio": 0}
+SAME_HERE |= {"warmup_type": "linear", "cos_min_ratio": 0}
+"""What the same field would say of what is done here."""
 
 
 @dataclass(slots=True)
@@ -36,6 +46,14 @@ class Translation:
 
     def lacks(self, what: str, why: str) -> None:
         self.without_twin.append(f"{what}: {why}")
+
+    def lacks_rest(self, where: str, values: Mapping[str, Any], read: Collection[str]) -> None:
+        """What is said beside the fields that were read, unless it is as here."""
+        for name in sorted(values.keys() - set(read)):
+            if name in SAME_HERE and values[name] not in (SAME_HERE[name], AUTO):
+                self.lacks(f"{where} {name}", f"{values[name]}, always {SAME_HERE[name]} here")
+            elif name not in SAME_HERE and values[name] not in (AUTO, False, None):
+                self.lacks(f"{where} {name}", "nothing like it")
 
 
 def translate(config: Mapping[str, Any], ranks: int) -> Translation:
@@ -94,6 +112,7 @@ def _optimizer(found: Translation, value: Mapping[str, Any]) -> None:
             found.recipe[ours] = params[theirs]
     if params.get("betas", AUTO) not in (AUTO, [0.9, 0.99]):
         found.lacks("optimizer betas", f"{params['betas']}, always 0.9 and 0.99 here")
+    found.lacks_rest("optimizer", params, ("lr", "weight_decay", "betas"))
 
 
 def _scheduler(found: Translation, value: Mapping[str, Any]) -> None:
@@ -105,14 +124,17 @@ def _scheduler(found: Translation, value: Mapping[str, Any]) -> None:
     for theirs, ours in (("warmup_num_steps", "warm_up"), ("total_num_steps", "steps"), ("warmup_max_lr", "lr")):
         if isinstance(params.get(theirs), int | float):
             found.recipe[ours] = params[theirs]
+    found.lacks_rest("scheduler", params, ("warmup_num_steps", "total_num_steps", "warmup_max_lr"))
 
 
 def _precision(name: str) -> Callable[[Translation, Mapping[str, Any]], None]:
     def said(found: Translation, value: Mapping[str, Any]) -> None:
-        if value.get("enabled") is True:
-            found.recipe["precision"] = name
+        if value.get("enabled") is not True:
+            return
+        found.recipe["precision"] = name
         if value.get("loss_scale", 0) not in (0, AUTO):
             found.lacks(f"{name} loss_scale", "the scale follows overflows, it cannot be fixed")
+        found.lacks_rest(name, value, ("enabled", "loss_scale"))
 
     return said
 
@@ -128,9 +150,12 @@ def _zero(found: Translation, value: Mapping[str, Any]) -> None:
             found.recipe["offload"] = "optimiser"
         elif device != "none":
             found.lacks(name, f"{device}: optimisers go to host memory, and weights with them where data is fsdp")
-    for name in ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients"):
+    in_groups = ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients")
+    for name in in_groups:
         if value.get(name):
             found.lacks(name, "hsdp shards within groups; nothing travels in fewer bits")
+    read = ("stage", "offload_optimizer", "offload_param", *in_groups, *HOW_ZERO_TRAVELS)
+    found.lacks_rest("zero_optimization", value, read)
 
 
 def _clipping(found: Translation, value: float) -> None:
@@ -143,6 +168,9 @@ def _checkpointing(found: Translation, value: Mapping[str, Any]) -> None:
     for name in ("cpu_checkpointing", "partition_activations"):
         if value.get(name):
             found.lacks(f"activation_checkpointing {name}", "what a block keeps stays whole and on the device")
+    found.lacks_rest(
+        "activation_checkpointing", value, ("cpu_checkpointing", "partition_activations", "profile", "number_checkpoints")
+    )
 
 
 def _nothing(_: Translation, __: object) -> None:

@@ -37,6 +37,18 @@ def test_the_same_session_goes_on_after_a_lost_connection(page: Page, server: Fa
     assert chunks == list(range(len(chunks))), "the strip goes on without a hole or a repetition"
 
 
+def test_an_older_server_is_asked_again_without_what_it_does_not_know(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    server.is_older = True
+    server.drop_connections()
+    expect(screen.phase(page)).to_have_text("reconnecting")
+    expect(screen.phase(page)).to_have_text("live")
+    screen.wait_until_moving(page)
+    expect(page.get_by_role("alert")).to_be_hidden()
+    assert len(server.sessions) == 1
+
+
 def test_a_stream_that_a_new_server_has_kept_is_shown_from_where_it_was_kept(page: Page, server: FakeStream) -> None:
     screen.start(page, "a kite")
     screen.wait_until_moving(page)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import weakref
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import shares, tiles
+from benchmarks import distributed_page, pages, shares, tiles
+from benchmarks.decoder import recorded
+from benchmarks.pages import write_tables
+from benchmarks.report import RESULTS
 from benchmarks.tiles import LoneTile, measure
 from millstream.models.wan.fast_vae import FastVAE
 from millstream.parallel.spatial import SplitVAE
@@ -81,3 +91,97 @@ def test_the_better_of_one_card_and_tiles_says_where_more_cards_stop_paying(monk
     assert all(more.in_tiles > fewer.in_tiles for fewer, more in pairwise(best.values()))
     assert all(each.fps == each.in_tiles[0] >= each.on_one[0] for each in best.values())
     assert str(best[4]).endswith("(sp4)")
+
+
+def made_up(sizes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+    """A result as `benchmarks.tiles` writes it: so many tiles of each size."""
+    whole_ms, sent = 60.0, [{"kind": "edge", "bytes": 1_000_000, "times": 50}]
+
+    def tile(count: int) -> dict[str, Any]:
+        of = {"grid": f"{count}x1", "ms": whole_ms / count, "of_whole": 1 / count, "host_ms": 1.0}
+        return of | {"sent": sent if count > 1 else []}
+
+    measured = {size: {str(count): tile(count) for count in counts} for size, counts in sizes.items()}
+    return {"measured": measured, "hardware": {"gpu": "a card"}, "versions": {"torch": "2"}, "commit": "0"}
+
+
+@pytest.fixture
+def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Those that are committed, without tiles."""
+    for path in RESULTS.glob("*.json"):
+        if path.name != "tiles.json":
+            (tmp_path / path.name).symlink_to(path)
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def page_of(folder: Path) -> str:
+    page = folder / "page.md"
+    page.write_text(distributed_page.PAGE.read_text())
+    write_tables(page, distributed_page.tables_there())
+    return page.read_text()
+
+
+def cells_of(page: str, title: str, first: str) -> list[str]:
+    """A row of the first table under such a title."""
+    _, _, below = page.partition(title)
+    return next(line for line in below.splitlines() if line.startswith(f"| {first} |")).split("|")
+
+
+def test_without_tiles_the_page_has_predictions_of_whole_pictures_alone(results: Path) -> None:
+    page = page_of(results)
+    *_, on_one, in_tiles, _ = cells_of(page, "**wan2.1-t2v-14b, 320x576, window 9, fp8**", "tp2")
+    assert float(on_one) > 0
+    assert not in_tiles.strip()
+
+
+def test_sizes_and_counts_that_were_not_measured_have_an_empty_column_and_others_do_not(results: Path) -> None:
+    before = page_of(results)
+    (results / "tiles.json").write_text(json.dumps(made_up({"480x832": (1, 2)})))
+    page = page_of(results)
+    small, large = "**wan2.1-t2v-1.3b, 480x832, window 9, bf16**", "**wan2.1-t2v-14b, 320x576, window 9, bf16**"
+    assert float(cells_of(page, small, "sp2")[-2]) > float(cells_of(page, small, "sp2")[-3])
+    assert not cells_of(page, small, "sp4")[-2].strip(), "not in four tiles"
+    assert cells_of(page, large, "sp2") == cells_of(before, large, "sp2"), "what was not measured is as before"
+    assert "60.0 ms" in cells_of(page, "<!-- benchmarks.tiles begins -->", "480x832")[3]
+
+
+def test_a_run_that_is_cut_short_leaves_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[dict[str, list[str]]] = []
+
+    def write(name: str, asked: dict[str, Any], measured: dict[str, dict[str, Any]]) -> None:
+        written.append({size: list(found) for size, found in measured.items()})
+
+    def measure_some(*_: object) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "1", {}
+        if len(written) > 1:
+            raise KeyboardInterrupt
+        yield "2", {}
+
+    monkeypatch.setattr(sys, "argv", ["tiles", "--device", "cpu", "--model", "wan-tiny", "--sizes", "64x128", "32x64"])
+    monkeypatch.setattr(tiles, "measure", measure_some)
+    monkeypatch.setattr(tiles, "write_report", write)
+    with pytest.raises(KeyboardInterrupt):
+        tiles.main()
+    assert written[-1] == {"64x128": ["1", "2"], "32x64": ["1"]}
+
+
+def test_what_a_recording_reads_is_held_as_long_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU: what would be recorded is called."""
+    fakes: dict[str, Any] = {
+        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None),
+        "Stream": lambda: SimpleNamespace(wait_stream=lambda _: None),
+        "current_stream": lambda: None,
+        "stream": nullcontext,
+        "graph": lambda graph, stream: nullcontext(),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    network, latents, state = FastVAE(vae()), torch.randn(1, 1, 4, 2, 2), (torch.zeros(2),)
+    monkeypatch.setattr(FastVAE, "decode", lambda *_: None)
+    read = [weakref.ref(each) for each in (network, latents, state[0])]
+    replay = recorded(network, latents, state)
+    del network, latents, state
+    assert all(each() is not None for each in read)
+    del replay
+    assert all(each() is None for each in read)

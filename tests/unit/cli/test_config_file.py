@@ -123,13 +123,48 @@ def test_a_rate_that_cannot_be_is_one_line_in_the_file_and_typed(
     ("tls-cert = 'own.pem'", "line 1, tls-cert: --tls-cert needs --tls-key beside it"),
     ("port = 0\nhost = '0.0.0.0'", "line 2, host: others can reach --host 0.0.0.0"),
     (f"api-key = '{SECRET}'\n[keys.a]\nkey = 'another-key'", "line 1, api-key: --api-key is one for everybody"),
-    ("port = 0\nwindow = 1", "line 2, window: window 1 cannot hold"),
+    ("port = 0\nwindow = 1", "line 2, window: window 1 with sink 0 cannot hold"),
+    ("window = 6\nport = 0\nsink = 9", "line 1, window; line 3, sink: window 6 with sink 9 cannot hold a chunk of 3"),
+    ("fps = 1\nlead = 3.0", "line 2, lead: --lead: a lead of 3 s leaves no time"),
+    ("port = 0\nexchange-groups = 2", "line 2, exchange-groups: local exchanges no heads"),
 ])  # fmt: skip
 def test_fields_that_contradict_each_other_are_named_with_their_lines(tmp_path: Path, text: str, places: str) -> None:
     said = run(tmp_path, text)
     assert said.startswith(f"error: serve.toml {places}")
     assert "\n" not in said
     assert SECRET not in said
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("share = 2.0", "line 2, share: --share must be above 0 and at most 1, got 2"),
+    ("share = nan", "line 2, share: --share must be above 0 and at most 1, got nan"),
+    ("memory = nan", "line 2, memory: --memory must be above 0, got nan"),
+    ("memory = 0", "line 2, memory: --memory must be above 0, got 0"),
+    ("memory = inf", "line 2, memory: --memory must be above 0, got inf"),
+    ("longest-chunk = -1", "line 2, longest-chunk: --longest-chunk must be above 0, got -1"),
+    ("lead = nan", "line 2, lead: --lead must be above 0, got nan"),
+    ("idle = nan", "line 2, idle: --idle must be above 0 seconds, got nan"),
+    ("abandon = -1", "line 2, abandon: --abandon must be above 0 seconds, got -1"),
+    ("max_life = 0", "line 2, max_life: --max-life must be above 0 seconds, got 0"),
+    ("rewind-memory = inf", "line 2, rewind-memory: --rewind-memory is GiB for one session's states, got inf"),
+    ("sink = -1", "line 2, sink: sink must be 0 or more, got -1"),
+    ("model = 'brok'", "line 2, model: 'brok' is not registered; known: "),
+    ("device = 'cuda:99'", "line 2, device: device 'cuda:99' is not here: "),
+    ("steps = '1000,x'", "line 2, steps: expected numbers with commas between them"),
+    ("mesh-limits = 'begin=1'", "line 2, mesh-limits: --mesh-limits are seconds of "),
+    ("mesh-limits = 'start=-1'", "line 2, mesh-limits: --mesh-limits must be above 0"),
+    ("source = ['a=none.mp4']", "line 2, source: --source a: none.mp4 is not there"),
+])  # fmt: skip
+def test_what_no_server_could_do_is_refused_before_a_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    def load(*_: object) -> None:
+        raise AssertionError("it is loaded")
+
+    monkeypatch.setattr("millstream.commands.serve.load_engine", load)
+    told = run(tmp_path, f"port = 0\n{text}\ndata = '{tmp_path}/data'")
+    assert told.startswith(f"error: serve.toml {said}")
+    assert "\n" not in told
 
 
 def test_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:

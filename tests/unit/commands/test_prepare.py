@@ -52,6 +52,7 @@ def test_videos_become_clips_and_what_cannot_is_listed(videos: Path) -> None:
     assert clips[0].latents_FCYX.shape == (FRAMES, 8, 4, 4)
     skipped = (videos.parent / "clips" / SKIPPED).read_text().splitlines()
     assert [line.split(": ")[0].rpartition("/")[2] for line in skipped] == ["damaged.mp4", "short.mp4", "silent.mp4"]
+    assert skipped[0].count("damaged.mp4") == 1
     assert "a clip takes 0.6 s" in skipped[1]
     assert "no caption" in skipped[2]
     assert (videos.parent / "clips" / SHEET).read_bytes().startswith(b"\x89PNG")

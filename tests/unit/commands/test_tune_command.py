@@ -103,6 +103,19 @@ def test_a_recipe_that_comes_with_the_package_is_pointed_to(tmp_path: Path) -> N
     assert "--help" in tune(tmp_path / "no-such.toml")[1]
 
 
+def test_a_folder_that_cannot_be_written_is_one_line_and_so_is_one_of_another_recipe(tmp_path: Path) -> None:
+    path, out = tmp_path / "r.toml", tmp_path / "run"
+    path.write_text(RECIPE)
+    out.write_text("a file")
+    code, said = tune(path, "--out", str(out))
+    assert (code, f"the run in {out} has ended" in said) == (2, True), said
+    out.unlink()
+    out.mkdir()
+    (out / "recipe.toml").write_text(RECIPE + "seed = 2\n")
+    code, said = tune(path, "--out", str(out))
+    assert (code, "holds a run of another recipe" in said) == (2, True), said
+
+
 @pytest.mark.slow
 def test_a_run_that_is_stopped_says_that_it_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "r.toml"

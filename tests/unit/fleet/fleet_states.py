@@ -25,27 +25,8 @@ from millstream.fleet.policy.types import (
     StopReplica,
 )
 from millstream.server.access.keys import Key
-from millstream.serving.admission_types import AdmissionConfig, Queued, Refused, Request
-from millstream.serving.chunk_times import Geometry
-from millstream.session.pacing import Pace
-
-MEMORY, SHARE, QUOTA, MAX_WAITING = 8, 0.9, 3, 5
-PACES = (Pace(fps=16, chunk_frames=12), Pace(fps=12, chunk_frames=12), Pace(fps=16, chunk_frames=12, lead_s=3.0))
-SMALL, LARGE = (Geometry(model="brook", tokens=n, calls=5, window=12, flops=1e6 * n) for n in (1000, 3000))
-OTHER = Geometry(model="wan", tokens=1000, calls=5, window=12, flops=1e9)
-
-
-def a_request(name: str, geometry: Geometry = SMALL, *, key: str = "", **changes: Any) -> FleetRequest:
-    fields: dict[str, Any] = dict(session_id=name, geometry=geometry, pace=PACES[0], memory_bytes=1)
-    return FleetRequest(request=Request(**(fields | changes)), key=key)
-
-
-def a_replica(name: str, pool: str = "brook", *, seconds: float = 0.3, **changes: Any) -> Replica:
-    """With 0.3 s a small chunk of 0.75 s, a session takes 0.4 of it: two fit."""
-    chunk_s = {SMALL: seconds, LARGE: 2 * seconds} if pool != "wan" else {OTHER: seconds}
-    fields: dict[str, Any] = dict(replica_id=name, pool=pool, node="a", room=AdmissionConfig(memory_bytes=MEMORY, share=SHARE))
-    return Replica(**(fields | dict(chunk_s=chunk_s) | changes))
-
+from millstream.serving.admission_types import Queued, Refused
+from tests.unit.fleet.small_fleets import LARGE, MAX_WAITING, MEMORY, OTHER, PACES, QUOTA, SHARE, SMALL, a_replica, a_request
 
 PERSON = st.fixed_dictionaries(
     {},

@@ -19,7 +19,7 @@ from millstream.fleet.replayed import compared, simulate_trace
 from millstream.fleet.simulator import FleetOutcome
 from millstream.fleet.trace import Drained, FleetSeen, FleetTrace, ReplicaLife, Times, read_trace, write_trace
 from millstream.serving.admission_types import AdmissionConfig
-from tests.unit.fleet.fleet_states import SMALL, a_request
+from tests.unit.fleet.small_fleets import SMALL, a_request
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "fleet_trace.json"
 SLOTS = 5

@@ -29,8 +29,8 @@ class LeaderOfOne:
     def __init__(self, session: Session) -> None:
         self._session, self._bytes, self._sent = session, bytearray(), 0
 
-    def send(self, data: bytes | memoryview, *, what: str, more: bool = False) -> None:
-        self._bytes += data
+    def send(self, header: bytes, meta: bytes, /, *tensors: memoryview) -> None:
+        self._bytes += b"".join((header, meta, *tensors))
 
     def receive(self, into: memoryview, *, what: str) -> None:
         if not self._bytes:

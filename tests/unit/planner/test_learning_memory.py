@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -9,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.report import RESULTS
 from benchmarks.train_memory import WAYS, live_bytes, planned_bytes
+from benchmarks.train_step import CASES, off_plan, planned
 from millstream.core.config import Recompute
 from millstream.core.presets import MODELS
 from millstream.models import dit as dit_module
@@ -24,11 +27,17 @@ pytestmark = pytest.mark.slow
 FRAMES, TOKENS = 63, 1560  # so many that activations are more than gradients
 
 
-@pytest.mark.parametrize("name", ["one process", "LoRA"])
+@pytest.mark.parametrize("name", ["one process", "LoRA", "masters"])
 @pytest.mark.parametrize("recompute", get_args(Recompute))
 def test_a_step_holds_what_is_planned(recompute: Recompute, name: str) -> None:
     """`python -m benchmarks.train_memory` does the same on ranks."""
     assert live_bytes(0, WAYS[name], recompute) == pytest.approx(planned_bytes(WAYS[name], recompute), rel=0.05)
+
+
+def test_a_gpu_takes_the_time_and_memory_that_the_planner_says_now() -> None:
+    """What was measured is in the result; `python -m benchmarks.train_step` measures again."""
+    found = json.loads((RESULTS / "train_step.json").read_text())["measured"]["cases"]
+    assert off_plan({name: case | planned(CASES[name]) for name, case in found.items()}) == []
 
 
 def fused(q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -8,6 +8,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from millstream.profiler.reading import read
 from millstream.profiler.trace import read_trace
 
 pytestmark = pytest.mark.slow
+PLAIN = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 def event(name: str = "aten::mm", **more: Any) -> dict[str, Any]:
@@ -47,15 +49,16 @@ def test_events_are_the_same_wherever_the_window_cuts_them(
     tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]], block: int, spaces: int | None
 ) -> None:
     text = json.dumps({"before": 1234567, "traceEvents": events, "after": [1]}, indent=spaces)
-    file = TraceFile(write(tmp_path_factory.mktemp("t"), text), block=block)
-    assert list(file.events()) == events
+    file = TraceFile(write(tmp_path_factory.mktemp("t"), text), PLAIN, dict, block=block)
+    assert [each for found in file.blocks() for each in found] == events
     assert file.metadata == {"before": 1234567, "after": [1]}
 
 
 def test_a_name_with_what_json_does_not_allow_costs_no_event(tmp_path: Path) -> None:
     text = json.dumps({"traceEvents": [event(f"number {i}") for i in range(40)]}, indent=1)
-    file = TraceFile(write(tmp_path, text.replace("number 20", "number\n20")), block=2000)
-    assert [found["name"].replace("\n", " ") for found in file.events()] == [f"number {i}" for i in range(40)]
+    file = TraceFile(write(tmp_path, text.replace("number 20", "number\n20")), PLAIN, dict, block=2000)
+    names = [found["name"].replace("\n", " ") for block in file.blocks() for found in block]
+    assert names == [f"number {i}" for i in range(40)]
 
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz", "trace"])
@@ -148,13 +151,13 @@ def test_an_event_without_end_is_refused_before_it_fills_memory(tmp_path: Path, 
     monkeypatch.setattr(reader, "MAX_VALUE", 1000)
     text = '{"traceEvents": [{"name": "' + 3_000_000 * "x" + '"}]}'
     with pytest.raises(TraceError, match="no event ends"):
-        list(TraceFile(write(tmp_path, text), block=500).events())
+        list(TraceFile(write(tmp_path, text), PLAIN, dict, block=500).blocks())
 
 
 def test_what_unpacks_for_ever_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MAX_TEXT", 100_000)
     with pytest.raises(TraceError, match="larger than"):
-        list(TraceFile(write(tmp_path, "[" + 300_000 * " ", "t.json.gz"), block=1000).events())
+        list(TraceFile(write(tmp_path, "[" + 300_000 * " ", "t.json.gz"), PLAIN, dict, block=1000).blocks())
 
 
 def test_begins_and_ends_are_slices_too(tmp_path: Path) -> None:

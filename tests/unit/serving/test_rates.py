@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.core.config import MIN_FPS
-from millstream.core.errors import Overloaded
+from millstream.core.config import MIN_FPS, StreamConfig
+from millstream.core.errors import ConfigError, Overloaded
 from millstream.serving.notices import Live, Pictured, Rated
 from millstream.serving.promise import Claim, keep_time, utilisation
 from millstream.serving.rates import AUTO_LEAST_FPS, RISE_AFTER_S, Bid, RateWish, kept_rates, next_rate
@@ -218,3 +218,10 @@ def test_one_that_nobody_watches_makes_room_for_somebody_who_waits() -> None:
         play(states, 8.0)
         assert states.table.entries[left].life.state == "parked"
         assert states.table.entries[waits].life.state == "placed"
+
+
+@pytest.mark.parametrize("fps", [0.0, -1.0, 240.0001, 10_000.0, float("nan"), float("inf")])
+def test_a_rate_that_cannot_be_is_refused_as_it_was_said(fps: float) -> None:
+    with pytest.raises(ConfigError) as refused:
+        StreamConfig(height=64, width=64, fps=fps)
+    assert str(refused.value) == f"fps must be between 0.1 and 240, got {str(fps).removesuffix('.0')}"

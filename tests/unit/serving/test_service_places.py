@@ -314,10 +314,11 @@ def test_what_is_recorded_is_recorded_before_it_is_ready_and_what_was_measured_i
     engine, tape = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32"), Tape()
     engine.speed = Speed(blocks=True, round_keys=True, graphs=True)
     engine.model.dit.blocks = RecordedStack(engine.model.dit.blocks, engine.speed, tape)
+    engine.recorded_places = lambda config: 0  # a tape needs the session that it recorded, a graph only where that lay
     service = Service(engine, admission=AdmissionConfig(memory_bytes=BYTES), session_bytes=lambda config: BYTES)
     measured = []
     add = service.table.admission.times.add
-    service.table.admission.times.add = lambda shape, seconds: (measured.append(tape.replayed), add(shape, seconds))
+    service.table.admission.times.add = lambda *what, **how: (measured.append(tape.replayed), add(*what, **how))
     service.start(warm_up=[config(engine)])
     assert service.ready.wait(PATIENCE_S)
     service.close()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.session.feed import FrameFeed
-from millstream.session.motion import HIGHEST, LOWEST, MotionNoise
+from millstream.session.video_input import HIGHEST, LOWEST, MotionNoise
 
 
 @given(st.integers(0, 60), st.lists(st.integers(1, 13), min_size=1, max_size=8))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks.train_equality import train
-from millstream.commands.train.tune import writing_to
+from millstream.commands.train.run_folder import writing_to
 from millstream.core.errors import NotKept
 from millstream.parallel.training.plan import ParallelPlan
 from millstream.trainer.checkpoint import save_checkpoint

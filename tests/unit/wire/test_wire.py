@@ -18,7 +18,7 @@ from millstream.core.envelope import Envelope, Result, instruction
 from millstream.core.errors import EnvelopeRefused, WireError
 from millstream.wire import framing
 from millstream.wire.conditioning import HeldConditionings, KnownConditionings
-from millstream.wire.framing import Answers, Frame, Orders, check_tensor, memory_of, on_host, pack, read_header, read_meta
+from millstream.wire.framing import Answers, Frame, Orders, check_memory, memory_of, on_host, pack, read_header, read_meta
 from millstream.wire.packing import pack_deliveries, pack_instruction, pack_parcels, unpack_deliveries, unpack_parcels
 from millstream.wire.parcel import Delivery, Parcel
 
@@ -57,7 +57,8 @@ def unwire(data: bytes) -> tuple[object, dict[str, torch.Tensor]]:
         buffer = torch.empty(entry.shape, dtype=framing.DTYPES[entry.dtype])
         if raw:
             torch.frombuffer(memory_of(buffer), dtype=torch.uint8).copy_(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
-        tensors[entry.name] = check_tensor(entry, buffer)
+        check_memory(entry, memory_of(buffer))
+        tensors[entry.name] = buffer
     return message, tensors
 
 
@@ -216,7 +217,7 @@ def test_a_conditioning_travels_once_and_both_sides_forget_alike(uses: list[tupl
     travelled: list[str] = []
     for name, resets in uses:
         tensor = torch.full((1, 2), float(ord(name))) if resets else None
-        (sent,) = known.strip([parcel(name, resets=resets, conditioning=tensor)])
+        (sent,), known = known.strip([parcel(name, resets=resets, conditioning=tensor)])
         if sent.conditioning is not None:
             travelled.append(name)
         (arrived,) = held.restore([sent])

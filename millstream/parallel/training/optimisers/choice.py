@@ -19,8 +19,8 @@ from torch import nn
 from millstream.parallel.training.optimisers.in_whole import InWhole
 from millstream.parallel.training.optimisers.masters import Masters
 from millstream.parallel.training.optimisers.muon import Muon
+from millstream.parallel.training.optimisers.own import Together
 from millstream.parallel.training.optimisers.packed_adamw import PackedAdamW
-from millstream.parallel.training.optimisers.together import Together
 from millstream.parallel.training.parts import Parts
 
 OptimiserName = Literal["adamw", "adafactor", "muon"]

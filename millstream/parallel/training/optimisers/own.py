@@ -69,3 +69,18 @@ def _put(optimiser: torch.optim.Optimizer, parameter: nn.Parameter, state: Mappi
     if state:
         kept = {kind: value.cpu() if kind == STEP and not fused else value for kind, value in state.items()}
         optimiser.state[parameter] = kept
+
+
+class Together(OwnOptimiser):
+    """Several optimisers, of different parameters, as one."""
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        """They share their groups and what they keep with it, and are not used by themselves any more."""
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._parts = parts
+        for part in parts:
+            part.state = self.state
+
+    def _update(self) -> None:
+        for part in self._parts:
+            part.step()

@@ -54,7 +54,7 @@ def test_what_contradicts_itself_is_refused(fields: dict, said: str) -> None:
     ("fields", "batch", "said"),
     [
         (dict(dp=4), 6, "a batch of 6 does not divide over dp = 4 and micro_batches = 1; take a multiple of 4"),
-        (dict(tp=3), 4, "tp = 3 does not divide the model's 4 heads; 1, 2 would"),
+        (dict(tp=3), 4, "tp = 3 does not divide the model's 4 heads; 1, 2, 4 would"),
         (dict(cp=8), 4, "cp = 8 does not divide the model's 4 heads; 1, 2, 4 would"),
         (dict(pp=4, schedule="zbv", micro_batches=4), 4, "4 layers are too few for pp = 4 with 2 parts a rank; take pp = 2"),
         (dict(pp=4, micro_batches=2), 4, "pp = 4 needs 4 or more micro_batches"),

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from millstream.trainer.policy.advantages import best_of_group, generalised, group_relative, standardised
 from millstream.trainer.policy.control import DivergenceControl, Evaluated, best_by_judge, have_parted
+from millstream.trainer.policy.learner import PictureWorth
 from millstream.trainer.policy.objective import clipped_policy, importance
 from millstream.trainer.policy.rollouts import RolloutPlan, Trajectories
 from millstream.trainer.policy.steps import StepNoise
-from tests.unit.trainer.policy.small_policy import LEVELS, PLAN, policy
+from tests.unit.trainer.policy.small_policy import LEVELS, PLAN, policy, tiny_config
 
 KNOWN = torch.ones(4, dtype=torch.bool)
 
@@ -168,12 +169,19 @@ def test_a_policy_that_follows_gradients_finds_the_optimum_or_stays_within_its_r
     assert max(held) < 6 * 0.5 < 0.5 * max(free), (held, free)
 
 
-def test_the_gradient_that_is_followed_is_that_of_streaming_again_with_other_weights() -> None:
-    """Of a first chunk, which has no past: against differences, in a direction of all weights."""
-    engine, learner = policy(StepNoise(levels=LEVELS), algorithm="gradient", worth=nearness)
-    plan, rows = RolloutPlan(prompts=("sea",), group=2, chunks=1, seed=3), torch.arange(2)
+def last_nearness(made: Trajectories, clean_BFCYX: Tensor, rows: Tensor) -> Tensor:
+    """Of the last chunk alone, which the others lead to."""
+    return nearness(made, clean_BFCYX[:, -tiny_config().frames_per_chunk :], rows)
+
+
+@pytest.mark.parametrize(("chunks", "told"), [(1, nearness), (3, nearness), (3, last_nearness)])
+def test_the_gradient_that_is_followed_is_that_of_streaming_again_with_other_weights(chunks: int, told: PictureWorth) -> None:
+    """Of whole streams, whose later chunks come after what the earlier ones became: against differences, in a direction of all
+    weights."""
+    engine, learner = policy(StepNoise(levels=LEVELS), algorithm="gradient", worth=told)
+    plan, rows = RolloutPlan(prompts=("sea",), group=2, chunks=chunks, seed=3), torch.arange(2)
     made = engine.roll(plan)
-    nearness(made, learner.finished(made, learner.steps(learner.actor, made, rows), rows), rows).sum().backward()
+    told(made, learner.finished(made, learner.steps(learner.actor, made, rows), rows), rows).sum().backward()
     weights = list(learner.actor.parameters())
     torch.manual_seed(1)
     way = [torch.randn_like(weight) * weight.detach().abs().mean() for weight in weights]
@@ -183,7 +191,8 @@ def test_the_gradient_that_is_followed_is_that_of_streaming_again_with_other_wei
         with torch.no_grad():
             torch._foreach_add_(weights, way, alpha=far)
         engine.follow(learner.actor, 1)
-        found.append(float(worth(engine.roll(plan)).sum()))
+        again = engine.roll(plan)
+        found.append(float(told(again, again.clean_BFCYX, rows).sum()))
     assert (found[0] - found[1]) / 2e-2 == pytest.approx(slope, rel=0.05)
 
 

@@ -15,7 +15,8 @@ from millstream.trainer.policy.evaluation import Evaluation
 from millstream.trainer.policy.prompting import evaluated_prompts, step_plan
 from millstream.trainer.policy.recipe import PolicyRecipe, read_policy_recipe
 from millstream.trainer.policy.run import PolicyReport, PolicyRun, make_actor, make_batches
-from millstream.trainer.reward.rewards import RewardPlan
+from millstream.trainer.reward.clips import RewardClips
+from millstream.trainer.reward.rewards import RewardPlan, RewardSet
 from tests.unit.trainer.policy.small_policy import CPU
 
 pytestmark = pytest.mark.slow
@@ -135,6 +136,22 @@ def test_gradients_of_a_classifier_reach_the_weights_through_pictures(tmp_path: 
     assert said[0].numbers["policy"] > 0, "less the logarithm of a probability"
     assert said[0].numbers["norm"] > 0
     assert not torch.equal(before, found.actor.head.proj.weight)
+
+
+def test_runs_of_other_seeds_look_at_pictures_in_other_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = list[int]()
+
+    def followed(self: RewardSet, clips: RewardClips, generator: torch.Generator) -> torch.Tensor:
+        looks.append(generator.initial_seed())
+        return clips.pixels_BTCYX.mean(dim=(1, 2, 3, 4))
+
+    monkeypatch.setattr(RewardSet, "followed", followed)
+    for seed in (0, 0, 1):
+        asked = recipe(algorithm="gradient", seed=seed)
+        batches = make_batches(asked, SPEC, make_actor(asked, SPEC, CPU), tmp_path, CPU, threaded=False)
+        made = batches.engine.roll(replace(step_plan(asked, 0), group=1))
+        batches.worth(made, made.clean_BFCYX, torch.arange(1))
+    assert looks[0] == looks[1] != looks[2]
 
 
 def test_where_a_run_keeps_what_learns_changes_nothing(tmp_path: Path) -> None:

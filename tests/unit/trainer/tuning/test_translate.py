@@ -49,6 +49,23 @@ def test_what_has_no_twin_is_named() -> None:
     assert [each.partition(":")[0] for each in found.without_twin] == ["optimizer OneBitAdam", "train_batch_size", "pipeline"]
 
 
+def test_what_is_said_within_a_field_is_named_too_unless_it_is_as_here() -> None:
+    config = {
+        "fp16": {"enabled": True, "initial_scale_power": 16, "loss_scale_window": 1000, "auto_cast": True},
+        "bf16": {"enabled": False, "immediate_grad_update": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "eps": 1e-6, "torch_adam": True, "bias_correction": "auto"}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 5, "warmup_min_lr": 0, "warmup_type": "log"}},
+        "zero_optimization": {"stage": 2, "overlap_comm": True, "reduce_bucket_size": 5e8, "mics_shard_size": 4},
+    }
+    assert translate(config, ranks=1).without_twin == [
+        "fp16 auto_cast: nothing like it",
+        "fp16 loss_scale_window: 1000, always 2000 here",
+        "optimizer eps: 1e-06, always 1e-08 here",
+        "scheduler warmup_type: log, always linear here",
+        "zero_optimization mics_shard_size: nothing like it",
+    ]
+
+
 @pytest.mark.parametrize(
     ("given", "batch", "parts"),
     [

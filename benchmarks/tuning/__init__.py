@@ -1,0 +1,1 @@
+"""What `benchmarks.tune` is made of: rows that are kept, what travels between machines, and how long forks take."""

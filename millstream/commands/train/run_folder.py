@@ -1,0 +1,42 @@
+"""The folder of a training run: what it keeps beside checkpoints, whose recipe it follows, and what a full disk means."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from millstream.core.errors import ConfigError, NotKept
+from millstream.core.files import Staging
+from millstream.parallel.training.checkpoint import GO_ON
+
+RECIPE, RUN = "recipe.toml", "run.json"
+
+
+@contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Makes the folder. A disk that is full or cannot be written to ends the run in one line, and the last checkpoint stays."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except (OSError, SafetensorError) as error:
+        raise NotKept(f"the run in {folder} has ended: {error}; {GO_ON}") from None
+
+
+def refuse_other_recipe(folder: Path, path: Path) -> None:
+    """A run goes on with the recipe that it began with."""
+    kept = folder / RECIPE
+    if kept.exists() and kept.read_bytes() != path.read_bytes():
+        raise ConfigError(f"{folder} holds a run of another recipe; choose another --out, or remove it to begin anew")
+
+
+def keep_record(folder: Path, path: Path, record: Mapping[str, Any]) -> None:
+    """What it would take to do it again: the recipe, and what it ran on."""
+    with Staging(folder) as staging:
+        shutil.copyfile(path, staging.path(RECIPE))
+        staging.path(RUN).write_text(json.dumps(record, indent=2))

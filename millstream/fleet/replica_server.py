@@ -1,0 +1,137 @@
+"""One replica: `millstream serve` as a process of its own, which has a port of its own and ends with whoever started it.
+
+Knows no Ray; `fleet/on_ray.py` makes an actor of it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from millstream.fleet.config import ReplicaTable
+from millstream.fleet.membership import Membership
+from millstream.fleet.replica_link import ReplicaAddress
+
+LAST_WORDS = 2000
+"""Of a server that did not come up."""
+STOP_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStart:
+    """All that an actor needs to start its server, again and again."""
+
+    pool: str
+    table: ReplicaTable
+    secret: bytes
+    storage: str
+    keep: int
+    host: str
+    """An address to listen on; empty: the node's own."""
+    version: str
+    keys: Mapping[str, Any]
+
+    def command(self, host: str, data: Path) -> list[str]:
+        options: dict[str, Any] = {
+            "host": host,
+            "port": 0,
+            "model": self.table.model,
+            "topology": self.table.topology,
+            "keep": self.keep,
+            "data": str(data),
+        }
+        if self.table.weights is not None:
+            options["weights"] = self.table.weights
+        if self.table.fps is not None:
+            options["fps"] = self.table.fps
+        options |= {name.replace("_", "-"): value for name, value in self.table.serve.items()}
+        return [sys.executable, "-m", "millstream", "serve", *_spelled(options)]
+
+
+def _spelled(options: Mapping[str, Any]) -> list[str]:
+    """As on the command line."""
+    words: list[str] = []
+    for name, value in options.items():
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, bool):
+                words += [f"--{name}"] if each else []
+            else:
+                words += [f"--{name}", str(each)]
+    return words
+
+
+class ReplicaServer:
+    """The actor: one server's process, from start to end. When that dies, so does the actor, and Ray starts it again."""
+
+    def __init__(self, start: ReplicaStart, own_address: Callable[[], str]) -> None:
+        self._start = start
+        self._replica_id = f"{start.pool}-{secrets.token_hex(3)}"
+        self._url = ""
+        self._is_told = False
+        """Whether it is to end."""
+        self._data = tempfile.TemporaryDirectory(prefix="millstream-replica-")
+        host = start.host or own_address()
+        member = Membership(
+            secret=start.secret,
+            replica_id=self._replica_id,
+            pool=start.pool,
+            storage=start.storage,
+            node=socket.gethostname(),
+            version=start.version,
+            keys=dict(start.keys),
+        )
+        self._errors = Path(self._data.name) / "errors.txt"
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                start.command(host, Path(self._data.name)),
+                stdin=subprocess.PIPE,  # which closes when this process is no more
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=os.environ | member.environment(),
+                text=True,
+            )
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def address(self) -> ReplicaAddress | None:
+        """None until it listens."""
+        return ReplicaAddress(self._replica_id, self._start.pool, self._url) if self._url else None
+
+    def secret(self) -> bytes:
+        return self._start.secret
+
+    def pid(self) -> int:
+        """Of the server."""
+        return self._process.pid
+
+    def stop(self) -> None:
+        """End it as a server is ended."""
+        self._is_told = True
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def _watch(self) -> None:
+        assert self._process.stdout is not None
+        self._url = self._process.stdout.readline().strip()
+        for _ in self._process.stdout:  # so that it never waits to be read
+            pass
+        self._process.wait()
+        if self._is_told:
+            return
+        words = self._errors.read_text(errors="replace")[-LAST_WORDS:].strip()
+        print(
+            f"the server of {self._replica_id} has ended with {self._process.returncode}: {words}", file=sys.stderr, flush=True
+        )
+        self._data.cleanup()
+        os._exit(1)
