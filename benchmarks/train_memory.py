@@ -177,7 +177,7 @@ def rows(only: list[str]) -> Iterator[dict[str, Any]]:
     for name, way in WAYS.items():
         if only and not any(word.lower() in name.lower() for word in only):
             continue
-        found = run_ranks(weigh, way.plan.world_size, way, timeout_s=600.0)[0]  # of a pipeline the first holds most
+        found = run_ranks(weigh, way.plan.world_size, way, timeout_s=3600.0)[0]  # of a pipeline the first holds most
         for (shape, recompute), held in zip(CASES, found, strict=True):
             planned = planned_bytes(way, recompute, SHAPES[shape])
             yield {

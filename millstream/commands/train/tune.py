@@ -43,6 +43,9 @@ from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
 from millstream.trainer.tuning.run import TuningRun
 from millstream.trainer.tuning.translate import read_deepspeed
 
+RECIPE, RUN = "recipe.toml", "run.json"
+GPUS_A_MACHINE = 8
+
 
 def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deepspeed: Path | None = None) -> Path | None:
     """The file that was written; None if the run was stopped before its end, or by a rank that writes nothing."""
@@ -141,5 +144,16 @@ def _table(recipe: TuningRecipe, spec: ModelSpec, data: Path) -> Table:
     if (expected := expected_step(recipe, spec, data, roles[0].state)) is not None:
         table.add_row(f"on an {DEVICE.name}", str(expected))
     table.add_row("rows", f"{recipe.batch // plan.dp} a rank, in {plan.micro_batches} parts")
-    table.add_row("start", f"torchrun --nproc-per-node {recipe.world_size} -m millstream train RECIPE")
+    table.add_row("start", start_command(recipe.world_size))
     return table
+
+
+def start_command(ranks: int) -> str:
+    """What a person types; on machines of eight GPUs, if there are several."""
+    if ranks == 1:
+        return "millstream train RECIPE"
+    machines = ranks // GPUS_A_MACHINE if ranks % GPUS_A_MACHINE == 0 else 1
+    if machines == 1:
+        return f"torchrun --nproc-per-node {ranks} -m millstream train RECIPE"
+    where = f"--nnodes {machines} --nproc-per-node {GPUS_A_MACHINE} --rdzv-backend c10d --rdzv-endpoint HOST:29400"
+    return f"on each of {machines} machines: torchrun {where} -m millstream train RECIPE"

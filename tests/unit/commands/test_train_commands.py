@@ -11,6 +11,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from millstream.commands.train.tune import start_command
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS, find_model
 from millstream.models.brook.bundle import build
@@ -36,6 +37,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("brook")
     assert millstream("train", "brook", "--smoke", "--device", "cpu", "--out", folder)[0] == 0
     return folder
+
+
+@pytest.mark.parametrize(
+    ("ranks", "command"),
+    [
+        (1, "millstream train RECIPE"),
+        (4, "torchrun --nproc-per-node 4 -m millstream train RECIPE"),
+        (64, "on each of 8 machines: torchrun --nnodes 8 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400"),
+    ],
+)
+def test_a_plan_says_how_it_is_started(ranks: int, command: str) -> None:
+    assert start_command(ranks).startswith(command)
 
 
 def test_every_stage_leaves_its_log_and_the_run_its_model(run: Path) -> None:
