@@ -14,12 +14,12 @@ import torch
 
 from millstream.core.speed import Speed
 from millstream.core.topology import Topology
-from millstream.models.weights.fill import Keep
-from millstream.mesh import worker as mesh
 from millstream.mesh import rank
-from millstream.mesh.rendezvous import MeetingPoint
+from millstream.mesh import worker as mesh
 from millstream.mesh.config import MeshConfig
 from millstream.mesh.rank_check import RankCheck
+from millstream.mesh.rendezvous import MeetingPoint
+from millstream.models.weights.fill import Keep
 from millstream.parallel.groups import Groups
 from millstream.wire.parcel import Delivery, Parcel
 
@@ -239,7 +239,9 @@ def dies_while_starting(config: MeshConfig, number: int, meeting: MeetingPoint, 
         elif point == "checks":
             RankCheck.check = die_here(RankCheck.check)
         else:
-            named = {"reads weights": "load_dit", "joins": "join_groups", "makes groups": "create_groups", "calls": "call"}[point]
+            named = {"reads weights": "load_dit", "joins": "join_groups", "makes groups": "create_groups", "calls": "call"}[
+                point
+            ]
             setattr(rank, named, die_here(getattr(rank, named)))
     rank.run_rank(config, number, meeting)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
-from millstream.mesh.processes import quick_start
 from millstream.core.mesh_limits import MeshLimits
+from millstream.mesh.processes import quick_start
 from tests.dist.meshes import SMALL, mesh_engine, pids_of
 
 START_S = 60.0

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from millstream.core.mesh_limits import MeshLimits
 from millstream.core.topology import Topology
-from millstream.mesh.processes import Run
 from millstream.engine.engine import Engine
 from millstream.mesh.launch import LaunchedMesh, launcher
-from millstream.core.mesh_limits import MeshLimits
+from millstream.mesh.processes import Run
 from millstream.mesh.rank import run_rank
 from millstream.mesh.recovery import MeshTransport
 

@@ -1,4 +1,4 @@
-"""The course's ranks (`course/ranks.py`) for tests: a function runs on every rank, and the traceback of one that raises is shown."""
+"""The course's ranks (`course/ranks.py`) for tests: a function runs on every rank; the traceback of one that raises is shown."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _KEPT: dict[int, tuple[ExitStack, StartedRanks]] = {}
 
 
 def run_on_kept_ranks(function: Callable[..., Any], size: int, *args: Any, timeout_s: float = 60.0) -> list[Any]:
-    """As `run_ranks`, on processes that stay until `end_kept_ranks`. For functions that leave nothing behind but process groups."""
+    """As `run_ranks`, on processes that stay until `end_kept_ranks`. For functions that leave only process groups behind."""
     if size not in _KEPT:
         stack = ExitStack()
         _KEPT[size] = stack, stack.enter_context(ranks.started(size, group_timeout_s=GROUP_TIMEOUT_S))

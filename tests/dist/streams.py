@@ -14,12 +14,12 @@ from torch import Tensor
 from millstream.core.controls import Cut, SetPrompt
 from millstream.core.speed import PLAIN, Speed
 from millstream.core.topology import FRONT, Topology
-from millstream.models.dit import CausalDiT
-from tests.dist.spread import parallelise
-from millstream.parallel.groups import Groups, create_groups
 from millstream.engine.engine import Engine
 from millstream.generation.generator import Commits
+from millstream.models.dit import CausalDiT
+from millstream.parallel.groups import Groups, create_groups
 from millstream.session.session import Session
+from tests.dist.spread import parallelise
 from tests.unit.models_for_tests import relative_error
 from tests.unit.rounds import make_together
 

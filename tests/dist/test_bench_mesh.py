@@ -60,7 +60,7 @@ def test_on_a_cpu_the_front_is_a_process_of_its_own() -> None:
 
 
 def test_one_gpu_alone_is_compared_with_nothing_unless_a_topology_is_named() -> None:
-    with pytest.raises(ConfigError, match="1 GPU is here.*--topology front"):
+    with pytest.raises(ConfigError, match=r"1 GPU is here.*--topology front"):
         allowed(DIT, 1, front_apart=False)
 
 

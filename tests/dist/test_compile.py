@@ -11,7 +11,6 @@ from torch import Tensor
 from millstream.core.errors import CompileRefused
 from millstream.core.topology import FRONT, Topology
 from millstream.parallel import tensor
-from tests.dist.spread import parallelise
 from millstream.parallel.compiled import (
     CompileCounters,
     check_after_warm_up,
@@ -25,6 +24,7 @@ from millstream.parallel.groups import Groups, create_groups
 from millstream.parallel.mesh_dit import MeshDiT
 from tests.dist.calls import FOUR_HEADS, flows
 from tests.dist.ranks import run_ranks
+from tests.dist.spread import parallelise
 from tests.unit.models_for_tests import dit, relative_error
 
 ONE_LAYER = replace(FOUR_HEADS, layers=1, heads=2)

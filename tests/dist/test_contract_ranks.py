@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from millstream.core.errors import ConfigError, MeshError
+from millstream.core.errors import MeshError
 from millstream.core.speed import Speed
 from millstream.core.topology import Topology
-from millstream.mesh.processes import Run
 from millstream.engine.engine import Engine
+from millstream.mesh.processes import Run
 from tests.dist import broken
 from tests.dist.meshes import LIMITS, MODEL, mesh_engine
 

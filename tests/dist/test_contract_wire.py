@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from millstream.core.controls import Cut, SetPrompt
-from millstream.core.errors import EnvelopeRefused, MeshError, WireError
+from millstream.core.errors import EnvelopeRefused, WireError
 from millstream.engine.engine import Engine
 from millstream.session.session import Session
 from millstream.wire.parcel import Delivery, Parcel
@@ -69,9 +69,8 @@ def sent(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_om_01_metadata_that_cannot_be_serialised_fails_before_the_header(engine: Engine, sent: list[str]) -> None:
-    with fresh(engine) as session:
-        with pytest.raises(WireError, match="cannot be serialised"):
-            submit(engine.transport, altered(planned(session), seed=2**70))
+    with fresh(engine) as session, pytest.raises(WireError, match="cannot be serialised"):
+        submit(engine.transport, altered(planned(session), seed=2**70))
     assert sent == []
     assert works(engine)
     assert sent, "a chunk that is sent is noted"

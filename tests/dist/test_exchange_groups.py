@@ -11,19 +11,19 @@ import pytest
 from millstream.core.controls import SetPrompt
 from millstream.core.errors import ConfigError
 from millstream.core.topology import Topology
-from millstream.parallel.mesh_dit import MeshDiT
-from millstream.mesh.rendezvous import MeetingPoint
 from millstream.engine.engine import Engine
-from millstream.generation.generator import Generator
-from millstream.mesh.launch import launcher
-from millstream.mesh.config import MeshConfig
-from millstream.mesh.rank import run_rank
 from millstream.engine.replay import differences
+from millstream.generation.generator import Generator
 from millstream.generation.stopwatch import Stopwatch
+from millstream.mesh.config import MeshConfig
+from millstream.mesh.launch import launcher
+from millstream.mesh.rank import run_rank
+from millstream.mesh.rendezvous import MeetingPoint
+from millstream.parallel.mesh_dit import MeshDiT
 from tests.dist.meshes import LIMITS, MODEL, SMALL
 from tests.dist.streams import newest
-from tests.unit.models_for_tests import relative_error
 from tests.unit.cli.test_cli import millstream
+from tests.unit.models_for_tests import relative_error
 
 FOUR_HEADS = "wan-mini"
 

@@ -8,15 +8,15 @@ from functools import partial
 from torch import Tensor
 
 from millstream.core.topology import Topology
-from millstream.models.dit import Block
-from millstream.parallel.layers import StagedDiT
-from millstream.mesh.rendezvous import MeetingPoint
 from millstream.engine.engine import Engine
 from millstream.generation.generator import Generator
-from millstream.mesh.launch import launcher
-from millstream.mesh.config import MeshConfig
-from millstream.mesh.rank import run_rank
 from millstream.generation.stopwatch import Stopwatch
+from millstream.mesh.config import MeshConfig
+from millstream.mesh.launch import launcher
+from millstream.mesh.rank import run_rank
+from millstream.mesh.rendezvous import MeetingPoint
+from millstream.models.dit import Block
+from millstream.parallel.layers import StagedDiT
 from tests.dist.meshes import LIMITS, MODEL, SMALL
 from tests.dist.streams import newest
 from tests.unit.models_for_tests import relative_error

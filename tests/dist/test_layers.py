@@ -12,11 +12,11 @@ from millstream.core.presets import MODELS
 from millstream.core.speed import FP8_GROUPS, Speed
 from millstream.core.topology import FRONT, Topology
 from millstream.models.sampler import Call
-from tests.dist.spread import parallelise
 from millstream.parallel.collectives import PendingCollective
 from millstream.parallel.groups import create_groups
 from tests.dist.calls import FOUR_HEADS, STREAMS, flows, whole_flows
 from tests.dist.ranks import run_ranks
+from tests.dist.spread import parallelise
 from tests.dist.streams import SMALL, engine, newest, spread_engine, stays_with_local, steered_on
 from tests.unit.models_for_tests import dit, relative_error
 from tests.unit.rounds import make_together

@@ -24,13 +24,13 @@ from millstream.cli.main import app
 from millstream.core.errors import ConfigError, DeviceError, MeshError
 from millstream.core.mesh_limits import MeshLimits
 from millstream.core.topology import Topology
-from millstream.mesh.rendezvous import Rendezvous, MeetingPoint
-from millstream.session.journal import read_journal
 from millstream.engine.engine import Engine
-from millstream.mesh.launch import Placement, joiner, launcher, placement
 from millstream.mesh.config import MeshConfig
+from millstream.mesh.launch import Placement, joiner, launcher, placement
 from millstream.mesh.rank import GLOO, NCCL, rank_device
+from millstream.mesh.rendezvous import MeetingPoint, Rendezvous
 from millstream.mesh.startup import differences, facts_of
+from millstream.session.journal import read_journal
 from tests.dist.meshes import MODEL, mesh_engine
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -163,7 +163,8 @@ def test_a_rank_that_is_lost_under_torchrun_is_replaced_and_the_stream_goes_on(
 def until(holds: Callable[[], bool], front: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
-        assert time.monotonic() < deadline and front.poll() is None, front.communicate()[1]
+        assert time.monotonic() < deadline, "it never came to be"
+        assert front.poll() is None, front.communicate()[1]
         time.sleep(0.02)
 
 

@@ -1,4 +1,4 @@
-"""Each optimiser does on ranks what it does in one process, however the parameters are held, and goes on from its checkpoints."""
+"""Each optimiser does on ranks what it does in one process, however parameters are held, and goes on from checkpoints."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.train_equality import STRATEGIES, Trained, difference, train
-from millstream.parallel.training.task import StepOptions
 from millstream.parallel.training.optimisers.choice import OptimiserChoice, OptimiserName
 from millstream.parallel.training.plan import ParallelPlan
+from millstream.parallel.training.task import StepOptions
 from tests.dist.ranks import run_on_kept_ranks
 
 STEPS = 3

@@ -18,13 +18,13 @@ import pytest
 
 from millstream.core.controls import Cut, WeightedPrompt
 from millstream.core.errors import MeshGivenUp
-from millstream.mesh import recovery
-from millstream.serving.admission import AdmissionConfig
 from millstream.engine.engine import Engine
-from millstream.serving.notices import MESH_GIVEN_UP, Ended, Pictured
+from millstream.mesh import recovery
 from millstream.mesh.recovery import MeshTransport
-from millstream.serving.session_entry import OpenRequest, geometry
+from millstream.serving.admission import AdmissionConfig
+from millstream.serving.notices import MESH_GIVEN_UP, Ended, Pictured
 from millstream.serving.service import Service
+from millstream.serving.session_entry import OpenRequest, geometry
 from tests.dist import broken
 from tests.dist.meshes import LIMITS, SMALL, mesh_engine, mesh_of, seconds_until_gone
 from tests.unit.serving.test_service import Owner
@@ -87,9 +87,7 @@ def join(service: Service, name: str, **terms: Any) -> Owner:
         (WORKER, "checks"),
     ],
 )
-def test_a_rank_that_is_killed_while_the_mesh_is_brought_back_costs_another_start(
-    who: int, point: str, tmp_path: Path
-) -> None:
+def test_a_rank_that_is_killed_while_the_mesh_is_brought_back_costs_another_start(who: int, point: str, tmp_path: Path) -> None:
     run = partial(broken.dies_while_starting, point=point, who=who, deaths=tmp_path)
     with mesh_engine(run=run) as engine, engine.session("sea", **SMALL) as session:
         next(session.stream(1))

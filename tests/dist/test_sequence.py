@@ -8,12 +8,12 @@ import pytest
 
 from millstream.core.errors import ConfigError
 from millstream.core.topology import FRONT, Topology
-from tests.dist.spread import parallelise
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.groups import create_groups
 from millstream.parallel.overlapped import overlap_exchange
 from tests.dist.calls import FOUR_HEADS, STREAMS, flows, whole_flows
 from tests.dist.ranks import run_ranks
+from tests.dist.spread import parallelise
 from tests.dist.streams import stays_with_local, steered_on
 from tests.unit.models_for_tests import dit, relative_error
 

@@ -1,5 +1,5 @@
-"""`millstream serve` over a mesh that loses ranks: what /readyz says meanwhile, that a recording goes on, and that it stops when
-it is told to."""
+"""`millstream serve` over a mesh that loses ranks: what /readyz says meanwhile, that a recording goes on, and that it stops
+when it is told to."""
 
 from __future__ import annotations
 

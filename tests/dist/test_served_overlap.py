@@ -17,18 +17,17 @@ from functools import partial
 from typing import Any
 
 import pytest
-
 from torch import Tensor
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt
-from millstream.serving.admission_types import AdmissionConfig
 from millstream.engine.engine import Engine
-from millstream.serving.notices import Ended, Notice, Pictured
 from millstream.mesh.paced import PacedVAE, run_paced_rank
 from millstream.mesh.recovery import MeshTransport
-from millstream.serving.session_entry import OpenRequest, geometry
+from millstream.serving.admission_types import AdmissionConfig
+from millstream.serving.notices import Ended, Notice, Pictured
 from millstream.serving.service import Service
+from millstream.serving.session_entry import OpenRequest, geometry
 from millstream.session.ports import Transport
 from millstream.wire.parcel import Delivery, Parcel
 from tests.dist.meshes import SMALL, mesh_engine, pids_of

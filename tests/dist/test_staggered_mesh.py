@@ -10,21 +10,21 @@ import pytest
 from torch import Tensor
 
 from millstream.core.controls import AnyControl, Cut, SetPrompt, SetSteps
-from millstream.parallel.mesh_dit import MeshDiT
-from millstream.mesh.rendezvous import MeetingPoint
 from millstream.engine.engine import Engine
+from millstream.engine.staggered import MeshBatch, staggered_stream
 from millstream.generation.generator import Generator
-from millstream.session.journal import JournalWriter, read_journal
+from millstream.generation.stopwatch import Stopwatch
 from millstream.mesh.config import MeshConfig
 from millstream.mesh.rank import run_rank
 from millstream.mesh.recovery import MeshTransport
-from millstream.engine.staggered import MeshBatch, staggered_stream
-from millstream.generation.stopwatch import Stopwatch
+from millstream.mesh.rendezvous import MeetingPoint
+from millstream.parallel.mesh_dit import MeshDiT
+from millstream.session.journal import JournalWriter, read_journal
 from tests.dist.meshes import MODEL, mesh_engine
 from tests.dist.streams import newest
 from tests.dist.test_contract_deaths import kill
-from tests.unit.models_for_tests import relative_error
 from tests.unit.cli.test_cli import millstream
+from tests.unit.models_for_tests import relative_error
 from tests.unit.one_chunk import plan_chunk, submit
 
 STREAM = dict(height=16, width=32, window=9, steps=(1000, 750, 500, 250), seed=4)

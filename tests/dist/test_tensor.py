@@ -9,11 +9,11 @@ import torch
 from millstream.core.presets import MODELS
 from millstream.core.topology import FRONT, Topology
 from millstream.models.dit import CausalDiT
-from tests.dist.spread import parallelise
 from millstream.parallel.groups import create_groups
 from millstream.planner.footprint import rank_parameters
 from tests.dist.calls import FOUR_HEADS, STREAMS, flows, ring_for, whole_flows
 from tests.dist.ranks import run_ranks
+from tests.dist.spread import parallelise
 from tests.dist.streams import stays_with_local, steered_on
 from tests.unit.models_for_tests import dit, relative_error
 

@@ -21,8 +21,8 @@ from tests.dist.ranks import run_on_kept_ranks
 
 STEPS = 3
 CHOSEN = [
-    "own data parallel, accumulated", "DDP", "ZeRO 1", "ZeRO 2", "ZeRO 3, accumulated", "HSDP", "tensor parallel", "pipeline, 1F1B", "pipeline, ZB-V",
-    "2D, ZeRO 3 x context", "2D, FSDP2 x tensor", "3D, pipeline x data x tensor",
+    "own data parallel, accumulated", "DDP", "ZeRO 1", "ZeRO 2", "ZeRO 3, accumulated", "HSDP", "tensor parallel",
+    "pipeline, 1F1B", "pipeline, ZB-V", "2D, ZeRO 3 x context", "2D, FSDP2 x tensor", "3D, pipeline x data x tensor",
 ]  # fmt: skip
 
 

@@ -41,10 +41,18 @@ LORA_PLANS: dict[str, dict[str, Any]] = {
     "tensor": {"tp": 2},
     "FSDP2 x tensor": {"dp": 2, "tp": 2, "data": "fsdp"},
 }
-WHOLE_PLANS: dict[str, dict[str, Any]] = {"FSDP2": {"dp": 2, "data": "fsdp"}, "tensor": {"tp": 2}, "ZeRO 3": {"dp": 2, "data": "zero3"}}
+WHOLE_PLANS: dict[str, dict[str, Any]] = {
+    "FSDP2": {"dp": 2, "data": "fsdp"},
+    "tensor": {"tp": 2},
+    "ZeRO 3": {"dp": 2, "data": "zero3"},
+}
 
 
-COMPILED_PLANS: dict[str, dict[str, Any]] = {"alone": {}, "FSDP2": {"dp": 2, "data": "fsdp"}, "ZeRO 3": {"dp": 2, "data": "zero3"}}
+COMPILED_PLANS: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "FSDP2": {"dp": 2, "data": "fsdp"},
+    "ZeRO 3": {"dp": 2, "data": "zero3"},
+}
 
 
 class Tuned(NamedTuple):
@@ -103,7 +111,9 @@ def test_however_it_is_shared_out_the_same_is_learnt(folder: Path, lora: LoRAPla
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at its inputs
 @pytest.mark.parametrize("name", COMPILED_PLANS)
 def test_compiled_blocks_learn_the_same(folder: Path, name: str) -> None:
-    found = tuned(folder, f"compiled {name}", {"compile": "aot_eager", "recompute": "selective", "parallel": COMPILED_PLANS[name]})
+    found = tuned(
+        folder, f"compiled {name}", {"compile": "aot_eager", "recompute": "selective", "parallel": COMPILED_PLANS[name]}
+    )
     assert_same(found, alone(folder, None))
 
 
@@ -200,7 +210,10 @@ def test_ranks_show_the_streams_that_one_process_shows(folder: Path) -> None:
 
 
 def test_a_rank_that_is_killed_comes_back_and_the_run_ends_as_if_nothing_had_happened(folder: Path) -> None:
-    calm, path = write_recipe(folder, ranks=1, steps=60, every=5), write_recipe(folder, ranks=2, data="zero2", steps=60, every=5)
+    calm, path = (
+        write_recipe(folder, ranks=1, steps=60, every=5),
+        write_recipe(folder, ranks=2, data="zero2", steps=60, every=5),
+    )
     finished(calm, 1)
     with torchrun(path, 2, "--max-restarts", "2") as process:
         kill_a_rank(process, path.with_suffix("") / "checkpoints")

@@ -1,4 +1,4 @@
-"""Tuning by reward with rollouts on a rank of their own: weights there by broadcast, and what is learnt is what one process learns."""
+"""Tuning by reward with rollouts on a rank of their own: weights by broadcast; what is learnt is what one process learns."""
 
 from __future__ import annotations
 

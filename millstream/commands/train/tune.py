@@ -43,7 +43,6 @@ from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
 from millstream.trainer.tuning.run import TuningRun
 from millstream.trainer.tuning.translate import read_deepspeed
 
-RECIPE, RUN = "recipe.toml", "run.json"
 GPUS_A_MACHINE = 8
 
 
