@@ -1,4 +1,4 @@
-"""The course's ranks (`course/ranks.py`) for tests: a function runs on every rank; the traceback of one that raises is shown."""
+"""The course's ranks (`course/ranks.py`) for tests: a function runs on every rank; tracebacks are shown."""
 
 from __future__ import annotations
 
