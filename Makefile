@@ -4,8 +4,9 @@ BIN := .venv/bin
 SERVING := .venv/.serving
 INSTALLED := .venv/.installed
 TOPOLOGY ?= local
-# As many tests at once as there are cores; whoever is done takes from the others' ends.
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+# One test more at once than there are cores, for many wait for servers; whoever is done takes from the others' ends.
+WORKERS := $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() + 1))")
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Tests start dozens of Pythons, and each worker rewrites every test: what one has compiled, the next ones read.
 test quick: export PYTHONDONTWRITEBYTECODE =
 

@@ -148,7 +148,7 @@ def learner_state(
     by_torch = data in ("fsdp", "hsdp")
     frozen_weights = frozen_bytes * frozen / (ranks if by_torch else 1)
     weights, moved = learning_bytes * learning / everything, 4 * learning / optimizer
-    held = learning_bytes * learning / gradients
+    held = (4 if data == "zero1" and ranks > 1 else learning_bytes) * learning / gradients  # that sums in float32, all at once
     kept = kept_bytes * learning / (1 if is_kept_whole else optimizer)
     average = EMA_BYTES * learning / optimizer if ema else 0.0
     if not offload:

@@ -18,7 +18,9 @@ class LiveBytes(TorchDispatchMode):
         super().__init__()
         self._device = device
         self.peak = 0
-        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._made: dict[int, tuple[StorageWeakRef, int]] = {}
+        """Some of them may have died."""
+        self._made_bytes = 0
         self._resize = torch.UntypedStorage.resize_
 
     def __enter__(self) -> Self:
@@ -38,9 +40,13 @@ class LiveBytes(TorchDispatchMode):
     def _count(self, *storages: torch.UntypedStorage) -> None:
         for storage in storages:
             if storage.device.type == self._device:
-                self._alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self._alive = {key: held for key, held in self._alive.items() if not held[0].expired()}
-        self.peak = max(self.peak, sum(size for _, size in self._alive.values()))
+                _, before = self._made.get(storage._cdata, (None, 0))
+                self._made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+                self._made_bytes += storage.nbytes() - before
+        if self._made_bytes > self.peak:  # only then does it matter who died
+            self._made = {key: held for key, held in self._made.items() if not held[0].expired()}
+            self._made_bytes = sum(size for _, size in self._made.values())
+            self.peak = max(self.peak, self._made_bytes)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

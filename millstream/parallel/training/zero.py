@@ -115,7 +115,7 @@ class Unit:
         self._ready.clear()
         self._take_in()  # of the micro-batch before
         with torch.no_grad():
-            gradients_N = self._laid_out([gradient_of(each).float() for _, each in self.named])
+            gradients_N = self._laid_out([gradient_of(each) for _, each in self.named], torch.float32)
             begin = self._group.start_sum if self._stage == 1 else self._group.start_scatter
             self._pending = begin(gradients_N, "gradients")
         for _, each in self.named:
@@ -141,9 +141,11 @@ class Unit:
         mean = (summed / self._group.size).to(self.mine.dtype)
         self.mine.grad = mean if self.mine.grad is None else self.mine.grad + mean
 
-    def _laid_out(self, tensors: Sequence[Tensor]) -> Tensor:
-        filling = tensors[0].new_zeros(self._filling)
-        return torch.cat([*(tensor.detach().flatten() for tensor in tensors), filling])
+    def _laid_out(self, tensors: Sequence[Tensor], dtype: torch.dtype | None = None) -> Tensor:
+        first = tensors[0]
+        laid_N = first.new_empty(sum(self._sizes) + self._filling, dtype=dtype or first.dtype)
+        parts = [tensor.detach().flatten() for tensor in tensors]
+        return torch.cat([*parts, first.new_zeros(self._filling)], out=laid_N)  # each is cast on its way there
 
 
 class Zero:
