@@ -30,13 +30,16 @@ class KeptAs(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     """The name of what it restyles, where that is not sent by its owner."""
 
-    def receipts(self, timeline: TimelineState) -> tuple[Receipt, ...]:
-        """Of every control that the saved state knows of: applied, or still waiting for its chunk."""
-        waiting = (
-            Receipt(control_id=each.control_id, state="queued", chunk_index=max(each.at_chunk, timeline.chunk_index))
+    def receipts(self, timeline: TimelineState, late: Iterable[LoggedControl]) -> tuple[Receipt, ...]:
+        """Of every control that was acknowledged: applied, still waiting for its chunk, or `late`, which may take the place of
+        one that waits."""
+        queued = {
+            each.control_id: Receipt(
+                control_id=each.control_id, state="queued", chunk_index=max(each.at_chunk, timeline.chunk_index)
+            )
             for each in timeline.waiting
-        )
-        return (*self.applied, *waiting)
+        }
+        return (*self.applied, *(queued | {each.control.id: each.receipt for each in late}).values())
 
     def unknown(self, logged: Iterable[LoggedControl], timeline: TimelineState) -> tuple[LoggedControl, ...]:
         """Those that came after the state was saved, in order. One applies at the chunk it was queued for, so the state says

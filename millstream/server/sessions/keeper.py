@@ -73,7 +73,7 @@ class Returned:
     @property
     def news(self) -> list[Notice]:
         """What its people are told first."""
-        receipts = (*self.kept.receipts(self.timeline), *(each.receipt for each in self.late))
+        receipts = self.kept.receipts(self.timeline, self.late)
         return [Noted(words=welcome(self.timeline, has_log=self.log is not None)), Applied(receipts=receipts)]
 
 
