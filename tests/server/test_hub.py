@@ -41,6 +41,24 @@ def test_viewers_get_the_same_chunks_each_in_its_format() -> None:
     with_hub(play)
 
 
+def test_who_comes_back_has_every_chunk_since_and_who_is_new_the_last() -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        live_session = hub.open(SEA, TINY)
+        owner = live_session.join("jpeg", lost := Outbox(), owner=True)
+        service.picture(live_session.session_id)
+        await pictures(lost, 1)
+        live_session.leave(owner)  # while two more are under way
+        for _ in range(2):
+            service.picture(live_session.session_id)
+        await until(lambda: len(live_session._latest) == 3)
+        live_session.join("jpeg", back := Outbox(), owner=True, seen=0)
+        live_session.join("raw", new := Outbox())
+        assert [each.info.index for each in await pictures(back, 2)] == [1, 2]
+        assert [each.info.index for each in await pictures(new, 1)] == [2]
+
+    with_hub(play)
+
+
 def test_a_chunk_is_encoded_once_for_all_who_watch_in_a_format(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[str] = []
     real = encodings.encoder_for
@@ -155,7 +173,7 @@ def test_when_encoding_falls_behind_the_oldest_frames_go_and_every_chunk_is_stil
         live_session.join("jpeg", outbox)
         await until(lambda: live_session.state is not None)
         service.picture(live_session.session_id)
-        await until(lambda: live_session._last is not None)  # the first is being encoded
+        await until(lambda: live_session._latest)  # the first is being encoded
         for _ in range(9):
             service.picture(live_session.session_id)
         await until(lambda: len(live_session._inbox) == 9)

@@ -238,5 +238,5 @@ def test_stations_do_not_keep_ended_sessions_frames() -> None:
         held.append(live_session)
 
     with_hub(play)
-    assert held[0]._last is None
+    assert not held[0]._latest
     assert held[0]._encodings._of == {}

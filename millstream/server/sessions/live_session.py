@@ -42,6 +42,8 @@ MAX_BACKLOG = 4
 MAX_VIEWERS = 64
 MAX_LISTED = 64
 MAX_NOTES = 16
+GIVEN_AGAIN = 3
+"""Chunks at most, to who comes back."""
 LOGGED = 40
 """Letters of a control's id."""
 
@@ -115,7 +117,7 @@ class LiveSession:
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Notice | FreshChunk | _Greeting] = deque()
         self._more = asyncio.Event()
-        self._last: FreshChunk | None = None
+        self._latest: deque[FreshChunk] = deque(maxlen=GIVEN_AGAIN)
         self._encodings = ChunkEncodings(parts.pool)
         self.receipts = KnownReceipts()
         self._words: tuple[tuple[WeightedPrompt, ...], tuple[str, ...]] = ((), ())
@@ -303,7 +305,9 @@ class LiveSession:
             self.put(Applied(receipts=fresh.info.receipts))
         if self.tape is not None and fresh.frames is not None:
             self.tape.recording.add(fresh.frames, self.tape.fps or fresh.info.fps)
-        self._last = fresh
+        while self._latest and self._latest[-1].info.index >= fresh.info.index:
+            self._latest.pop()  # of a path that was left
+        self._latest.append(fresh)
         late_s = fresh.info.late_s
         words = f"chunk in {fresh.info.total_ms:.0f} ms" + (f", {late_s:.2f} s late" if late_s > 0 else "")
         self._log(words, logging.INFO if late_s > 0 else logging.DEBUG, chunk=fresh.info.index)
@@ -318,15 +322,17 @@ class LiveSession:
                     viewer.give(picture, self._encodings.opening(picture.format))
 
     async def _greet(self, viewer: Viewer) -> None:
-        """The last chunk again, so that somebody who comes while nothing moves sees where things are."""
-        last = self._last
-        if last is None or last.frames is None or viewer not in self.viewers:
-            return
-        if max(viewer.had, viewer.seen) >= last.info.index:
-            return
-        picture = await self._encodings.encode(viewer.format, last)
-        again = replace(picture, info=replace(picture.info, receipts=()))
-        viewer.give(again, self._encodings.opening(viewer.format))
+        """The last chunk again, so that somebody who comes while nothing moves sees where things are. Who comes back has those
+        that were on their way when the connection was lost, unless its encoder is at work for others."""
+        has = max(viewer.had, viewer.seen)
+        missing = [each for each in self._latest if each.frames is not None and each.info.index > has]
+        shares = any(other.format == viewer.format for other in self.viewers if other is not viewer)
+        for chunk in missing if viewer.had >= 0 and not shares else missing[-1:]:
+            if viewer not in self.viewers:
+                return
+            picture = await self._encodings.encode(viewer.format, chunk)
+            again = replace(picture, info=replace(picture.info, receipts=()))
+            viewer.give(again, self._encodings.opening(viewer.format))
 
     def _log(self, words: str, level: int = logging.INFO, **about: object) -> None:
         whose = {"key": self.key.name} if self.key.name else {}
@@ -340,7 +346,7 @@ class LiveSession:
             if said is not None:
                 viewer.outbox.put(said)
             viewer.outbox.finish()
-        self._last = None
+        self._latest.clear()
         self._encodings.keep(())
 
     def _unknown(self, prompts: tuple[WeightedPrompt, ...]) -> tuple[str, ...]:
