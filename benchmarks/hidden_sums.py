@@ -19,7 +19,8 @@ from torch import Tensor
 
 from benchmarks import shares
 from benchmarks.report import write_report
-from benchmarks.shares import CASES, GPU, TURNS, AbsentPeers, Case, Chunks, collective_ms
+from benchmarks.sent import collective_ms
+from benchmarks.shares import CASES, GPU, TURNS, AbsentPeers, Case, Chunks
 from millstream.core.topology import LEADER, Topology
 from millstream.parallel import fast_tensor
 from millstream.parallel.called import CollectiveRecord, Kind

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.report import write_report
+from millstream.commands.bench.floor import repeated, timed_ms
 from millstream.commands.report import describe
 from millstream.ops.attention import AttentionShare, attend, attend_in_shares
 from millstream.ops.backend import only_twins
@@ -317,13 +318,7 @@ def plain(value: Tensor | Rows8) -> Tensor:
 def milliseconds(work: Callable[[], Any]) -> float:
     for _ in range(3):
         work()
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    for _ in range(REPEATS):
-        work()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / REPEATS
+    return timed_ms(repeated(work, REPEATS), GPU) / REPEATS
 
 
 @torch.inference_mode()

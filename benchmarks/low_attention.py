@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.report import write_report
+from millstream.commands.bench.floor import repeated, timed_ms
 from millstream.ops.attention import attend, attend_in_shares
 from millstream.ops.low_attention import attend_packed
 from millstream.ops.packed import Packed, PackedQueries
@@ -74,13 +75,7 @@ def timed(work: Callable[[], object], times: int = 20) -> float:
     """Mean milliseconds, one after the other."""
     for _ in range(5):
         work()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(times):
-        work()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / times
+    return timed_ms(repeated(work, times), GPU) / times
 
 
 def packed_of(numbers: Numbers, means: bool) -> Packed:

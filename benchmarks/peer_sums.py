@@ -23,7 +23,8 @@ import torch
 
 from benchmarks.pages import row
 from benchmarks.report import RESULTS, write_report
-from benchmarks.shares import CARDS, CASES, GPU, MEETING_US, TURN, TURNS, Case, Chunks, asked, listed, predict, sent_ms, shown
+from benchmarks.sent import MEETING_US, listed, sent_ms
+from benchmarks.shares import CARDS, CASES, GPU, TURN, TURNS, Case, Chunks, asked, predict, shown
 from millstream.commands.report import current_commit
 from millstream.core.topology import Topology
 from millstream.parallel.peer_memory import MakeBuffer, PeerBuffer, PeerMemory

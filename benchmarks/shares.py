@@ -19,6 +19,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +27,8 @@ from torch import Tensor
 
 from benchmarks.pages import is_there, report_of, row
 from benchmarks.report import RESULTS, write_report
+from benchmarks.sent import listed, sent_ms, traded
+from millstream.commands.bench.floor import timed_ms
 from millstream.commands.report import current_commit
 from millstream.core.config import ModelSpec, StreamConfig, parse_size
 from millstream.core.presets import find_model
@@ -45,7 +48,6 @@ from millstream.parallel.layers import stage_blocks
 from millstream.parallel.mesh_dit import MeshDiT
 from millstream.parallel.peer_memory import PeerMemory
 from millstream.parallel.shares import share_of
-from millstream.planner.communication import all_gather, all_reduce, all_to_all, point_to_point
 from millstream.planner.hardware import PCIE5, Device, Fleet, Link, find_device
 from millstream.planner.software import software_of
 from millstream.planner.time import chunk_time
@@ -58,8 +60,6 @@ SPLITS = ("tp2", "tp4", "tp8", "sp2", "sp4", "pp2", "pp4")
 SPREAD = ("tp", "sp")
 """Splits that one session's chunk is quicker by: a pipeline's stages take turns."""
 CARDS = ("H100", "H200", "B200")
-MEETING_US = 4.0
-"""Stated: a barrier on the device between cards of one NVLink switch, replayed in a graph."""
 RESULT = RESULTS / "shares.json"
 
 
@@ -180,12 +180,7 @@ class Chunks:
 
     def timed_ms(self) -> float:
         """Of a chunk."""
-        begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begun.record()
-        self.run(TURN)
-        ended.record()
-        ended.synchronize()
-        return begun.elapsed_time(ended) / TURN
+        return timed_ms(partial(self.run, TURN), GPU) / TURN
 
     def _made(self, spec: ModelSpec, topology: Topology, case: Case, peers: PeerMemory | None) -> CausalDiT | MeshDiT:
         bounds = even_bounds(spec.dit.layers, topology.pp)
@@ -227,40 +222,6 @@ def measure(case: Case, splits: Sequence[str]) -> Iterator[tuple[str, dict[str, 
         del share
         gc.collect()
         torch.cuda.empty_cache()
-
-
-def listed(sent: Counter[tuple[str, int]]) -> list[dict[str, Any]]:
-    return [{"kind": kind, "bytes": size, "times": times} for (kind, size), times in sorted(sent.items())]
-
-
-def sent_ms(sent: Sequence[dict[str, Any]], ranks: int, link: Link) -> float:
-    """What a chunk's collectives take between cards, none of it hidden."""
-    return sum(each["times"] * collective_ms(each["kind"], each["bytes"], ranks, link) for each in sent)
-
-
-def collective_ms(kind: str, size: float, ranks: int, link: Link) -> float:
-    """What one takes, of which a rank gives `size` bytes."""
-    of_kind: dict[str, Callable[[float, int, Link], float]] = {
-        "sum": all_reduce,
-        "scatter": all_gather,
-        "exchange": all_to_all,
-        "collect": lambda size, ranks, link: all_gather(ranks * size, ranks, link),
-        "peer scatter": lambda size, ranks, link: met_ms((ranks - 1) / ranks * size, link),
-        "peer collect": lambda size, ranks, link: met_ms((ranks - 1) * size, link),
-        "peer sum": lambda size, ranks, link: met_ms((ranks - 1) * size, link),
-        **dict.fromkeys(("edge", "latents", "picture"), lambda size, _, link: point_to_point(size, link)),
-    }
-    return of_kind[kind](size, ranks, link)
-
-
-def met_ms(size: float, link: Link) -> float:
-    """Of a collective in memory that all ranks reach: a meeting, and so many bytes in each direction of the link."""
-    return MEETING_US / 1e3 + size / link.beta_gb_s / 1e6
-
-
-def traded(sent: Sequence[dict[str, Any]]) -> tuple[int, int]:
-    """How many messages of a chunk, and how many bytes they give."""
-    return sum(each["times"] for each in sent), sum(each["times"] * each["bytes"] for each in sent)
 
 
 def pictures_of(size: str) -> dict[int, dict[str, Any]]:

@@ -28,7 +28,8 @@ from torch import Tensor
 from benchmarks.decoder import FRAMES, recorded
 from benchmarks.pages import row
 from benchmarks.report import write_report
-from benchmarks.shares import listed, sent_ms, traded
+from benchmarks.sent import listed, sent_ms, traded
+from millstream.commands.bench.floor import repeated, timed_ms
 from millstream.core.config import SPATIAL_STRIDE, parse_size
 from millstream.core.presets import find_model
 from millstream.core.speed import Speed
@@ -74,7 +75,7 @@ def measure(vae: FastVAE, latents: Tensor) -> Iterator[tuple[str, dict[str, Any]
     """By how many tiles there are; first of the whole picture."""
     device, host_ms = latents.device, launched_ms(vae, Grid(1, 1), latents)
     whole = replayed(vae, latents, vae.decode(latents)[1])
-    whole_ms = statistics.median(timed_ms(whole, device) for _ in range(TURNS))
+    whole_ms = statistics.median(chunk_ms(whole, device) for _ in range(TURNS))
     yield "1", {"grid": "1x1", "ms": whole_ms, "of_whole": 1.0, "host_ms": host_ms, "sent": []}
     for count in TILES:
         grid = choose_grid((latents.shape[-2], latents.shape[-1]), count)
@@ -85,7 +86,7 @@ def measure(vae: FastVAE, latents: Tensor) -> Iterator[tuple[str, dict[str, Any]
         picture, _ = lone.decode(mine, state)
         shared_out = Counter({("latents", mine.nbytes): count - 1, ("picture", picture.nbytes): count - 1})
         sent, alone = listed(tile.sent + shared_out), replayed(lone, mine, state)
-        turns = [(timed_ms(alone, device), timed_ms(whole, device)) for _ in range(TURNS)]
+        turns = [(chunk_ms(alone, device), chunk_ms(whole, device)) for _ in range(TURNS)]
         found = {
             "ms": statistics.median(ours for ours, _ in turns),
             "of_whole": statistics.median(ours / all_ for ours, all_ in turns),
@@ -99,21 +100,10 @@ def replayed(network: VAE, latents: Tensor, state: VAEState) -> Callable[[], obj
     return recorded(network, latents, state) if latents.is_cuda else partial(network.decode, latents, state)
 
 
-def timed_ms(work: Callable[[], object], device: torch.device) -> float:
-    """Of the device for a chunk, one after the other without a pause."""
+def chunk_ms(work: Callable[[], object], device: torch.device) -> float:
+    """Of the device, one after the other without a pause."""
     work()
-    if device.type == "cpu":
-        before = time.perf_counter()
-        for _ in range(TURN):
-            work()
-        return 1e3 * (time.perf_counter() - before) / TURN
-    begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begun.record()
-    for _ in range(TURN):
-        work()
-    ended.record()
-    ended.synchronize()
-    return begun.elapsed_time(ended) / TURN
+    return timed_ms(repeated(work, TURN), device) / TURN
 
 
 def launched_ms(network: VAE, grid: Grid, like: Tensor) -> float:

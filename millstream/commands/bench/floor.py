@@ -57,7 +57,7 @@ def measure_floor(spec: ModelSpec, stream: StreamConfig, setting: Setting, *, ch
     without_last = body[: -len(layers[0])]
     convs = decoder_convs(spec.vae, stream.frames_per_chunk, stream.height, stream.width)
     phases = {
-        "step": _repeated(_recorded(body, setting), len(stream.steps)),
+        "step": repeated(_recorded(body, setting), len(stream.steps)),
         "commit": _recorded(without_last, setting),
         "decode": _recorded([_convolution(conv, setting) for conv in convs], setting),
     }
@@ -122,7 +122,7 @@ def _recorded(pieces: list[Work], setting: Setting) -> Work:
     return GraphRecorder(setting.device, zero_words=setting.even)(run)
 
 
-def _repeated(work: Work, times: int) -> Work:
+def repeated(work: Work, times: int) -> Work:
     def run() -> None:
         for _ in range(times):
             work()
