@@ -21,9 +21,10 @@ Goes on where it was: what is done is a row in `--out`, kept as soon as it is, a
 Every way has the same minutes of trying, rolling out, rewarding and learning and the same reward, learns from 128 streams a
 step (`gradient` from the 64 of 128 that missed most), and is exported by what its last step left: nothing was chosen by the
 judge. What is judged is the exported file, in the half precision that ships. `best-of-n` learns to repeat the best of each
-group, `gradient` follows the classifiers' gradients through both steps of Brook, `gradient-first` through the second to the
-first alone. `kl-0` is fork-grpo with nothing that holds it to the model it was: what a reward is then worth. Adherence is
-relative to renders of the same scenes, over prompts that training saw and held-out ones together. `--set lr=1e-4` changes the
+group, `gradient` follows the classifiers' gradients through both steps of Brook, and that of crisp edges (`--edges`), with
+which it paid before; `gradient-first` goes through the second step to the first alone. `kl-0` is fork-grpo with nothing that
+holds it to the model it was: what a reward is then worth. Adherence is relative to renders of the same scenes, over prompts
+that training saw and held-out ones together; edges are the pictures' crispness. `--set lr=1e-4` changes the
 recipe (give another `--out` then). `python -m benchmarks.tuning_page` writes what was found into docs/tuning.md.
 
 To ship what won: copy `out/tune/longer-0/brook.safetensors` over the one in `millstream/models/brook/`, write its fingerprint
@@ -144,7 +145,10 @@ def recipe_of(way: str, seed: int, asked: argparse.Namespace) -> PolicyRecipe:
     wanted = msgspec.toml.decode("\n".join(asked.set).encode())
     second = str(classifier_path(SECOND, asked))
     seen = [msgspec.structs.replace(each, views=1) for each in recipe.rewards] if asked.miniature else recipe.rewards
-    by_both = {"rewards": [each for reward in seen for each in _by_both(reward, second)]}
+    crisp = (
+        [RewardPlan(kind="edges", scale=asked.edges)] if asked.edges and WAYS[way]["algorithm"] == GRADIENT["algorithm"] else []
+    )
+    by_both = {"rewards": [*(each for reward in seen for each in _by_both(reward, second)), *crisp]}
     plain = msgspec.to_builtins(recipe) | msgspec.to_builtins(by_both)
     changed = plain | WAYS[way] | (small if asked.miniature else {}) | wanted | never | {"seed": seed}
     return msgspec.convert(changed, PolicyRecipe)
@@ -231,6 +235,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--late-count", type=int, default=128, help="prompts of each kind that do")
     parser.add_argument("--only", default="", help="rows, with commas between")
     parser.add_argument("--recipe", type=Path, help="another than reward-brook.toml")
+    parser.add_argument("--edges", type=float, default=8.0, help="scale of gradient's reward for crisp edges")
     parser.add_argument("--set", action="append", default=[], help="a line of the recipe: lr=1e-4")
     parser.add_argument("--table", action="store_true", help="only write down what there is")
     parser.add_argument("--miniature", action="store_true", help="tiny rollouts, to see that it works")
@@ -243,7 +248,7 @@ def report(asked: argparse.Namespace) -> None:
     """Writes the results, from the rows that there are, and brings all of it to where it was asked for."""
     rows, names, small = Rows(asked.out), known_rows(asked.seeds), "-miniature" if asked.miniature else ""
     recipe = msgspec.to_builtins(recipe_of("fork-grpo", 0, asked))
-    times = {"minutes": asked.minutes, "longer": asked.longer, "late": asked.late}
+    times = {"minutes": asked.minutes, "longer": asked.longer, "late": asked.late, "edges": asked.edges}
     asked_for = {**times, "count": asked.count, "late_count": asked.late_count, "ways": WAYS, "recipe": recipe}
     with contextlib.redirect_stdout(io.StringIO()):  # lines of rows are what is read meanwhile
         written = [write_report(f"tune{small}", asked_for, rows.table(tuple(WAYS), asked.seeds, names))]

@@ -13,7 +13,8 @@ from benchmarks.tune import CONTINUED, LONGER, WAYS
 from millstream.trainer.data.vocabulary import CLASSES
 
 PAGE = Path(__file__).parents[1] / "docs" / "tuning.md"
-HUNDREDTHS = (*CLASSES, "flicker")
+LOOKS = ("flicker", "edges")
+HUNDREDTHS = (*CLASSES, *LOOKS)
 LATER = ("mean", "lost")
 
 
@@ -24,7 +25,7 @@ def tuned() -> Iterator[str]:
     yield row(["", *HUNDREDTHS, f"all at {second}", f"most lost until {second}"])
     yield "|---|" + "---|" * (len(HUNDREDTHS) + len(LATER))
     if real := before.get("real"):
-        yield row(["renders, named right", *(f"{100 * real[name]:.1f}" for name in CLASSES), "", *("" for _ in LATER)])
+        yield row(["renders, named right", *(f"{100 * real[name]:.1f}" for name in CLASSES), *("" for _ in (*LOOKS, *LATER))])
     later = [f"{100 * before['late'][name]:.1f}" if "late" in before else "" for name in LATER]
     yield row(["Brook, of renders", *(f"{100 * before['soon'][name]:.1f}" for name in HUNDREDTHS), *later])
     for way in WAYS:

@@ -18,9 +18,10 @@ BEFORE, LATE = "before", "late"
 MOMENTS = {"": "soon", f"{LATE}/": LATE}
 """What rows begin with, and what the table calls the moment that they were judged at."""
 WEAKEST = ("thing", "motion")
-NOT_ATTRIBUTES = ("weakest", "mean", "flicker", "lost")
-WANTED, MOST_LOST = 3.0, 1.0
-"""Points: of the weakest attributes at least so many more, of any other at most so many less."""
+OF_PICTURES = ("mean", "flicker", "edges", "lost")
+NOT_ATTRIBUTES = ("weakest", *OF_PICTURES)
+WANTED, MOST_LOST, SOFTEST = 3.0, 1.0, 5.0
+"""Points: of the weakest attributes at least so many more, of any other and of edges at most so many less."""
 
 
 class Rows:
@@ -86,20 +87,21 @@ def compared(figures: Sequence[Mapping[str, float]], was: Mapping[str, float]) -
 
 def wins(of_way: Mapping[str, Any]) -> bool:
     """Whether it is better in the mean over its seeds: the weakest attributes by as much as is wanted, no other worse by more
-    than that, flicker not, and late nothing: no more is lost on the way there, or, from a higher beginning, all attributes
-    together are still shown as well. What was not judged late does not win."""
+    than that, flicker not, pictures not softer, and late nothing: no more is lost on the way there, or, from a higher
+    beginning, all attributes together are still shown as well. What was not judged late does not win."""
     if "soon" not in of_way or LATE not in of_way:
         return False
     soon, late = of_way["soon"]["points_better"], of_way[LATE]["points_better"]
     others = [points for name, points in soon.items() if name not in (*WEAKEST, *NOT_ATTRIBUTES)]
     is_better = all(soon[name] >= WANTED for name in WEAKEST) and all(points >= -MOST_LOST for points in others)
-    return is_better and soon["flicker"] <= 0 and (late["lost"] <= 0 or late["mean"] >= 0)
+    looks_as_well = soon["flicker"] <= 0 and soon["edges"] >= -SOFTEST
+    return is_better and looks_as_well and (late["lost"] <= 0 or late["mean"] >= 0)
 
 
 def of_all_prompts(judged: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Of seen and held-out prompts together."""
     of = {name: statistics.mean(moment["adherence"][name] for moment in judged) for name in judged[0]["adherence"]}
-    figures = {name: statistics.mean(moment[name] for moment in judged) for name in ("mean", "flicker", "lost")}
+    figures = {name: statistics.mean(moment[name] for moment in judged) for name in OF_PICTURES}
     return of | {"weakest": statistics.mean(of[name] for name in WEAKEST)} | figures
 
 

@@ -33,6 +33,11 @@ def flicker(clips: RewardClips) -> Tensor:
     return _each(clips, lambda pixels: -metrics.flicker(pixels) / 4)
 
 
+def edges(clips: RewardClips) -> Tensor:
+    """How crisp the crispest edges are, of the whole range: what other rewards are paid with, if nobody asks for it."""
+    return _each(clips, lambda pixels: metrics.edge_strength(pixels) / 2)
+
+
 def colour_drift(clips: RewardClips) -> Tensor:
     """Less the distance between the mean colours of the first and the last quarter of a clip."""
     return _each(clips, _drift)
@@ -51,5 +56,11 @@ def _each(clips: RewardClips, formula: Callable[[Tensor], Tensor]) -> Tensor:
     return torch.cat([formula(part if part.is_floating_point() else from_bytes(part)) for part in parts])
 
 
-ANALYTIC: dict[str, Reward] = {"motion": motion, "brightness": brightness, "flicker": flicker, "colour_drift": colour_drift}
+ANALYTIC: dict[str, Reward] = {
+    "motion": motion,
+    "brightness": brightness,
+    "flicker": flicker,
+    "edges": edges,
+    "colour_drift": colour_drift,
+}
 """By the name that a recipe gives them."""

@@ -33,7 +33,7 @@ BUNDLED = "bundled"
 class RewardPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One `[[rewards]]` of a recipe."""
 
-    kind: Literal["attributes", "switch", "motion", "brightness", "flicker", "colour_drift", "python", "http"]
+    kind: Literal["attributes", "switch", "motion", "brightness", "flicker", "edges", "colour_drift", "python", "http"]
     scale: float = 1.0
     """What it counts; below 0, less is better."""
     names: tuple[str, ...] = ("thing", "motion")

@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 def judged(thing: float, motion: float) -> list[dict[str, object]]:
-    return [{"adherence": {"thing": thing, "motion": motion}, "mean": 0.5, "flicker": 1.0, "lost": 0.1}] * 2
+    return [{"adherence": {"thing": thing, "motion": motion}, "mean": 0.5, "flicker": 1.0, "edges": 1.0, "lost": 0.1}] * 2
 
 
 def test_ways_are_compared_with_the_model_as_it_was(tmp_path: Path) -> None:
@@ -46,10 +46,26 @@ def test_ways_are_compared_with_the_model_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changed", "expected"),
-    [({}, True), ({"thing": 2.9}, False), ({"colour": -1.1}, False), ({"colour": -0.9}, True), ({"flicker": 0.1}, False)],
+    [
+        ({}, True),
+        ({"thing": 2.9}, False),
+        ({"colour": -1.1}, False),
+        ({"colour": -0.9}, True),
+        ({"flicker": 0.1}, False),
+        ({"edges": -5.1}, False),
+    ],
 )
 def test_a_way_wins_by_the_weakest_attributes_if_nothing_is_paid_for_it(changed: dict[str, float], expected: bool) -> None:
-    soon = {"thing": 3.0, "motion": 3.5, "colour": 0.0, "weakest": 3.2, "mean": 1.0, "flicker": -1.0, "lost": 0.0} | changed
+    soon = {
+        "thing": 3.0,
+        "motion": 3.5,
+        "colour": 0.0,
+        "weakest": 3.2,
+        "mean": 1.0,
+        "flicker": -1.0,
+        "edges": -4.0,
+        "lost": 0.0,
+    } | changed
     for late in ({"lost": -0.5, "mean": -0.1}, {"lost": 0.5, "mean": 0.0}):
         assert wins({"soon": {"points_better": soon}, "late": {"points_better": late}}) is expected
     assert not wins({"soon": {"points_better": soon}}), "nobody looked at how it goes on"

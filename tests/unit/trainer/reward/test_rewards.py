@@ -23,7 +23,7 @@ from millstream.trainer.data.scene import sample_scenes
 from millstream.trainer.data.vocabulary import COLOURS, THINGS
 from millstream.trainer.evaluate.classifier import FRAMES, HeldBackJudge, load_classifier, save_classifier, thinned
 from millstream.trainer.evaluate.held_back import JudgeTraining, train_judge
-from millstream.trainer.reward.analytic import brightness, colour_drift, flicker, motion
+from millstream.trainer.reward.analytic import brightness, colour_drift, edges, flicker, motion
 from millstream.trainer.reward.attributes import _log_sure, _mean_of_asked, asked_of
 from millstream.trainer.reward.clips import RewardClips
 from millstream.trainer.reward.outside import HTTPScore, find_function
@@ -62,6 +62,14 @@ def test_gradients_follow_formulas_of_pixels_and_not_what_only_shows() -> None:
     worth.sum().backward()
     assert pixels.grad is not None
     assert pixels.grad.abs().sum() > 0
+
+
+def test_edges_are_the_steepest_steps_between_neighbours() -> None:
+    flat, soft, crisp = torch.zeros(3, 2, 3, 10, 20, dtype=torch.uint8).unbind()
+    soft[..., 10], soft[..., 11:] = 51, 102
+    crisp[..., 10:] = 102
+    found = edges(RewardClips(pixels_BTCYX=torch.stack([flat, soft, crisp]), prompts=("",) * 3, fps=16.0)).tolist()
+    assert found == pytest.approx([0, 0.2, 0.4], abs=1e-6)
 
 
 def test_drift_is_between_the_first_and_the_last_quarter() -> None:
