@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -66,6 +66,13 @@ def save_bundle(
     metadata = {"format": FORMAT, "vocabulary": json.dumps(vocabulary), "card": json.dumps(card)}
     with Staging(path.parent) as staging:
         save_file(tensors, staging.path(path.name), metadata=metadata)
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """How it was trained."""
+    with safe_open(path, framework="pt") as file:
+        card: dict[str, Any] = json.loads(file.metadata()["card"])
+    return card
 
 
 def load_bundle(

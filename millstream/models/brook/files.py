@@ -28,11 +28,11 @@ NOTHING = Beside()
 
 
 def ranges_path(weights: str) -> Path:
-    return _bundle(weights).with_suffix(".int8.json")
+    return bundle_path(weights).with_suffix(".int8.json")
 
 
 def thin_decoder_path(weights: str) -> Path:
-    return _bundle(weights).with_suffix(".decoder.safetensors")
+    return bundle_path(weights).with_suffix(".decoder.safetensors")
 
 
 def find_beside(weights: Sequence[str], loras: Sequence[tuple[str, float]] = ()) -> Beside:
@@ -43,5 +43,6 @@ def find_beside(weights: Sequence[str], loras: Sequence[tuple[str, float]] = ())
     return Beside(ranges if ranges.is_file() and not loras else None, thin if thin.is_file() else None)
 
 
-def _bundle(weights: str) -> Path:
+def bundle_path(weights: str) -> Path:
+    """Of what `--weights` names."""
     return PATH if weights == BUNDLED else Path(weights)

@@ -12,7 +12,8 @@ from torch import Tensor
 from millstream.core.config import BrookVAEConfig, ModelSpec
 from millstream.core.errors import ConfigError
 from millstream.models.adapters import save_adapters
-from millstream.models.brook.bundle import BrookParts, WordEmbedder, save_bundle
+from millstream.models.brook.bundle import BrookParts, WordEmbedder, read_card, save_bundle
+from millstream.models.brook.files import bundle_path
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.registry import load_model
 from millstream.models.weights.parts import Layout
@@ -65,7 +66,9 @@ def _export_brook(recipe: ExportedRecipe, spec: ModelSpec, path: Path, learnt: M
     embedder = whole.text.embedder
     assert isinstance(embedder, WordEmbedder), f"Brook's prompts are read by {type(embedder)}"
     assert isinstance(whole.vae, BrookVAE), f"Brook's pictures are made by {type(whole.vae)}"
-    card = {"tuned_from": list(recipe.weights), "steps": recipe.steps, "batch": recipe.batch, "lr": recipe.lr}
+    base = bundle_path(recipe.weights[0])
+    card = read_card(base) if base.is_file() else {}  # random weights have none
+    stages = [*card.get("stages", ()), {"name": "tuned", "steps": recipe.steps, "batch": recipe.batch, "lr": recipe.lr}]
     parts = BrookParts(whole.dit, whole.vae, embedder.model)
-    save_bundle(path, parts, embedder.tokenizer.vocabulary, card, torch.float16)
+    save_bundle(path, parts, embedder.tokenizer.vocabulary, card | {"stages": stages}, torch.float16)
     return path

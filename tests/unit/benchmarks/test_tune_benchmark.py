@@ -111,7 +111,9 @@ def small_bundle(path: Path, seed: int) -> Path:
     words = model.text.embedder
     assert isinstance(model.vae, BrookVAE)
     assert isinstance(words, WordEmbedder)
-    save_bundle(path, BrookParts(model.dit, model.vae, words.model), (), {"seed": seed}, torch.float16)
+    save_bundle(
+        path, BrookParts(model.dit, model.vae, words.model), (), {"seed": seed, "stages": [{"name": "polish"}]}, torch.float16
+    )
     return path
 
 
@@ -167,7 +169,9 @@ def test_a_run_goes_on_in_another_call_and_on_another_machine(tmp_path: Path, ca
     arrived = load_file(there / f"{LONGER}-0" / "brook.safetensors")
     assert all(torch.equal(tensor, tuned[name]) for name, tensor in arrived.items())
     with safe_open(there / f"{LONGER}-0" / "brook.safetensors", framework="pt") as file:
-        assert json.loads(file.metadata()["card"])["steps"] == 2
+        stages = json.loads(file.metadata()["card"])["stages"]
+    assert [stage["name"] for stage in stages[-2:]] == ["polish", "tuned"], "how the file was trained that it was tuned from"
+    assert stages[-1]["steps"] == 2
     measured = json.loads((tmp_path / "results" / "tune-miniature.json").read_text())["measured"]
     assert measured[LONGER]["steps"] == 2
     assert measured[LONGER]["late"]["seeds"] == 1
