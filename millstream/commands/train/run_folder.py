@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from safetensors import SafetensorError
 
 from millstream.core.errors import ConfigError, NotKept
@@ -40,3 +41,7 @@ def keep_record(folder: Path, path: Path, record: Mapping[str, Any]) -> None:
     with Staging(folder) as staging:
         shutil.copyfile(path, staging.path(RECIPE))
         staging.path(RUN).write_text(json.dumps(record, indent=2))
+
+
+def say_stopped(folder: Path) -> None:
+    Console(stderr=True).print(f"stopped and saved in {folder}; the same command goes on", soft_wrap=True, highlight=False)
