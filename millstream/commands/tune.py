@@ -23,7 +23,7 @@ from rich.table import Column, Table
 from millstream.commands.plan.tune import choose_placement
 from millstream.commands.report import describe
 from millstream.commands.train.log_lines import LogLines
-from millstream.commands.train.run_folder import keep_record, refuse_other_recipe, say_stopped, writing_to
+from millstream.commands.train.run_folder import keep_record, refuse_other_recipe, say_stopped, say_stopping, writing_to
 from millstream.commands.train.tune import process_group
 from millstream.core.config import SPATIAL_STRIDE, ModelSpec
 from millstream.core.files import Staging
@@ -64,7 +64,7 @@ def run_tune(path: Path, *, out: Path | None, device: str, dry_run: bool) -> Pat
 
 
 def _train(recipe: PolicyRecipe, spec: ModelSpec, path: Path, folder: Path, device: str) -> Path | None:
-    with process_group(device) as here, Interrupt() as interrupt:
+    with process_group(device) as here, Interrupt(say_stopping) as interrupt:
         world = create_world() if dist.is_initialized() else None
         placement, line = choose_placement(recipe, spec, here, 1 if world is None else world.size)
         recipe = msgspec.structs.replace(recipe, placement=placement)

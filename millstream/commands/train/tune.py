@@ -26,7 +26,7 @@ from torch.distributed.rendezvous import rendezvous
 from millstream.commands.report import describe
 from millstream.commands.train.expected_step import DEVICE, expected_step
 from millstream.commands.train.role_memory import role_memory
-from millstream.commands.train.run_folder import keep_record, refuse_other_recipe, say_stopped, writing_to
+from millstream.commands.train.run_folder import keep_record, refuse_other_recipe, say_stopped, say_stopping, writing_to
 from millstream.commands.train.shown import ShownRun
 from millstream.core.config import ModelSpec
 from millstream.core.errors import MeshLost
@@ -61,7 +61,7 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
     recipe.check_ranks(int(os.environ.get("WORLD_SIZE", "1")))
     clips = ClipSet(path.parent / recipe.data)
     folder = out or path.with_suffix("")
-    with writing_to(folder), process_group(device) as here, Interrupt() as interrupt:
+    with writing_to(folder), process_group(device) as here, Interrupt(say_stopping) as interrupt:
         refuse_other_recipe(folder, path)
         run = TuningRun(recipe, spec, clips, folder, here, deepspeed=config)
         if run.is_first:
