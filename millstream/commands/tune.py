@@ -22,7 +22,8 @@ from rich.table import Column, Table
 
 from millstream.commands.plan.tune import choose_placement
 from millstream.commands.report import describe
-from millstream.commands.train.run_folder import keep_record, refuse_other_recipe, writing_to
+from millstream.commands.train.log_lines import LogLines
+from millstream.commands.train.run_folder import keep_record, refuse_other_recipe, say_stopped, say_stopping, writing_to
 from millstream.commands.train.tune import process_group
 from millstream.core.config import SPATIAL_STRIDE, ModelSpec
 from millstream.core.files import Staging
@@ -63,7 +64,7 @@ def run_tune(path: Path, *, out: Path | None, device: str, dry_run: bool) -> Pat
 
 
 def _train(recipe: PolicyRecipe, spec: ModelSpec, path: Path, folder: Path, device: str) -> Path | None:
-    with process_group(device) as here, Interrupt() as interrupt:
+    with process_group(device) as here, Interrupt(say_stopping) as interrupt:
         world = create_world() if dist.is_initialized() else None
         placement, line = choose_placement(recipe, spec, here, 1 if world is None else world.size)
         recipe = msgspec.structs.replace(recipe, placement=placement)
@@ -77,7 +78,7 @@ def _train(recipe: PolicyRecipe, spec: ModelSpec, path: Path, folder: Path, devi
             with ShownTuning(run) as shown:
                 finished = run.train(shown.add, lambda: interrupt.asked, shown.add_evaluation)
         if not finished:
-            Console(stderr=True).print(f"stopped and saved in {folder}; the same command goes on", soft_wrap=True)
+            say_stopped(folder)
             return None
         if run.has_parted:
             Console(stderr=True).print(_parted(run))
@@ -103,7 +104,9 @@ class ShownTuning:
         self._run = run
         said = TextColumn("{task.fields[said]}", table_column=Column(ratio=1))
         columns = said, BarColumn(bar_width=12), MofNCompleteColumn(), TimeRemainingColumn()
-        self._progress = Progress(*columns, console=Console(stderr=True), expand=True)
+        console = Console(stderr=True)
+        self._lines = LogLines(console)
+        self._progress = Progress(*columns, console=console, expand=True, disable=not self._lines.has_bar)
         self._task = self._progress.add_task("", total=run.recipe.steps, said="")
 
     def __enter__(self) -> ShownTuning:
@@ -117,8 +120,10 @@ class ShownTuning:
         for line in report.said:
             self._progress.console.print(f"step {report.step + 1}: {line}")
         numbers = report.numbers
-        said = "  ".join(f"{name} {numbers[name]:.4g}" for name in SHOWN if name in numbers)
-        self._progress.update(self._task, completed=report.step + 1, said=f"{said}  {numbers['step_s']:.3g} s a step")
+        parts = [f"{name} {numbers[name]:.4g}" for name in SHOWN if name in numbers]
+        said = "  ".join([*parts, f"{numbers['step_s']:.3g} s a step"])
+        self._progress.update(self._task, completed=report.step + 1, said=said)
+        self._lines.add(report.step + 1, self._run.recipe.steps, said)
 
     def add_evaluation(self, step: int, found: Evaluation, so_far: list[Evaluated]) -> None:
         judged = f", judge {found.judge:.4f}" if found.attributes else ""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 
 
 class Interrupt:
     """While entered, remembers that the person asked to stop."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_asked: Callable[[], None] = lambda: None) -> None:
+        """`on_asked` runs in the signal's handler: it may interrupt anything."""
         self.asked = False
+        self._on_asked = on_asked
 
     def __enter__(self) -> Interrupt:
         self._ours = threading.current_thread() is threading.main_thread()  # only there may handlers be set
@@ -28,3 +31,4 @@ class Interrupt:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+        self._on_asked()

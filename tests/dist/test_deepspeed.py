@@ -19,10 +19,12 @@ from millstream.trainer.loop import StepReport
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.run import TuningRun
 from tests.dist.ranks import run_ranks
-from tests.dist.test_tuning import finished, last_loss, write_recipe
+from tests.dist.test_tuning import finished, last_loss, torchrun, write_recipe
+from tests.unit.cli.test_cli import millstream
 from tests.unit.trainer.tuning.datasets import SPEC, recipe, small_dataset
 
 LR = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "betas": [0.9, 0.99], "weight_decay": 0.01, "torch_adam": True}}}
+OFFLOADED = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
 
 
 @pytest.fixture
@@ -43,14 +45,14 @@ def learnt(path: Path) -> dict[str, Tensor]:
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(("stage", "more"), [(0, {}), (1, LR), (2, {}), (3, {})])
+@pytest.mark.parametrize(("stage", "more"), [(0, {}), (1, LR), (2, {}), (3, {}), (2, OFFLOADED)])
 def test_each_stage_learns_what_one_process_learns(folder: Path, stage: int, more: dict[str, Any]) -> None:
     alone, ranks = write_recipe(folder, ranks=1), write_recipe(folder, ranks=2, steps=6)
     if not alone.with_suffix("").exists():
         finished(alone, 1)
     ds = folder / f"ds{stage}.json"
     ds.write_text(json.dumps({"zero_optimization": {"stage": stage}, "train_batch_size": "auto", **more}))
-    out = folder / f"stage{stage}"
+    out = folder / f"stage{stage}-{len(more)}"
     finished(ranks, 2, command=("--deepspeed", str(ds), "--out", str(out)))
     assert last_loss(out.with_suffix(".toml")) == pytest.approx(last_loss(alone), rel=1e-4)
     for name, value in learnt(alone).items():
@@ -101,6 +103,7 @@ def test_what_contradicts_the_recipe_is_refused() -> None:
     assert _settled({"train_batch_size": "auto", "zero_optimization": {"stage": 1}}, 8, 2, 2, 0.5) == {
         "gradient_clipping": 0.5,
         "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
         "zero_optimization": {"stage": 1},
         "train_batch_size": 8,
         "train_micro_batch_size_per_gpu": 2,
@@ -108,3 +111,23 @@ def test_what_contradicts_the_recipe_is_refused() -> None:
     }
     with pytest.raises(ConfigError, match="train_batch_size is 16 in DeepSpeed's configuration and 8 by the recipe"):
         _settled({"train_batch_size": 16}, 8, 2, 2, 0.5)
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_deepspeed_refuses_is_one_line(folder: Path) -> None:
+    ds = folder / "refused.json"
+    ds.write_text(json.dumps({"zero_optimization": {"stage": 7}}))
+    with torchrun(write_recipe(folder, ranks=2), 2, command=("--deepspeed", str(ds), "--out", str(folder / "no"))) as process:
+        said, _ = process.communicate(timeout=240)
+    assert process.returncode != 0
+    assert "error: DeepSpeed cannot begin with its configuration: 1 validation error for DeepSpeedZeroConfig stage" in said
+    assert "[rank0]: Traceback" not in said
+
+
+def test_without_torchrun_it_says_how_to_start(folder: Path) -> None:
+    ds = folder / "alone.json"
+    ds.write_text(json.dumps({"zero_optimization": {"stage": 1}}))
+    options = ("--device", "cpu", "--deepspeed", ds, "--out", folder / "nobody")
+    code, _, errors = millstream("train", write_recipe(folder, ranks=1), *options)
+    assert code == 2
+    assert "start it with torchrun --nproc-per-node 1 -m millstream train" in errors

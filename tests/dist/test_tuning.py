@@ -244,6 +244,9 @@ def test_sigterm_saves_and_the_same_command_goes_on(folder: Path) -> None:
         process.send_signal(signal.SIGTERM)
         said, _ = process.communicate(timeout=120)
         assert process.returncode == 0, said
+    assert "stopping when this step is done and saved" in said
+    assert f"stopped and saved in {path.with_suffix('')}; the same command goes on" in said
+    assert "step 1 of 100: flow" in said, "a log says how far it is"
     (checkpoint,) = saved.glob("step-*")
     assert 0 < int(checkpoint.name[5:]) < 100
     finished(path, 1)

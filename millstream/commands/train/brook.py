@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from millstream.commands.train.gallery import Gallery
+from millstream.commands.train.log_lines import LogLines
 from millstream.commands.train.run_folder import writing_to
 from millstream.commands.train.tune import process_group
 from millstream.core.errors import ConfigError
@@ -87,6 +88,7 @@ class _StageProgress:
     """One bar a stage, with its losses."""
 
     def __init__(self, console: Console) -> None:
+        self._lines = LogLines(console)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -95,6 +97,7 @@ class _StageProgress:
             TimeRemainingColumn(),
             console=console,
             expand=True,
+            disable=not self._lines.has_bar,
         )
         self._tasks: dict[str, TaskID] = {}
 
@@ -110,3 +113,4 @@ class _StageProgress:
             self._tasks[stage] = self._progress.add_task(stage, total=report.total, said="")
         said = " ".join(f"{name} {value:.4f}" for name, value in report.losses.items() if "norm" not in name)
         self._progress.update(self._tasks[stage], completed=report.step + 1, said=said)
+        self._lines.add(report.step + 1, report.total, f"{stage}  {said}")

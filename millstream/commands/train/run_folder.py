@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from safetensors import SafetensorError
 
 from millstream.core.errors import ConfigError, NotKept
@@ -40,3 +42,13 @@ def keep_record(folder: Path, path: Path, record: Mapping[str, Any]) -> None:
     with Staging(folder) as staging:
         shutil.copyfile(path, staging.path(RECIPE))
         staging.path(RUN).write_text(json.dumps(record, indent=2))
+
+
+def say_stopping() -> None:
+    """For a signal's handler: written past the buffers, in which it may have been called. By the first rank alone."""
+    if os.environ.get("RANK", "0") == "0":
+        os.write(2, b"\nstopping when this step is done and saved; ask again to stop at once, which loses it\n")
+
+
+def say_stopped(folder: Path) -> None:
+    Console(stderr=True).print(f"stopped and saved in {folder}; the same command goes on", soft_wrap=True, highlight=False)

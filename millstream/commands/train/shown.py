@@ -1,4 +1,5 @@
-"""What a person sees of a fine-tuning run while it runs: one line with a bar, and the same in TensorBoard and elsewhere."""
+"""What a person sees of a fine-tuning run while it runs: a line with a bar, or lines in a log, and the same in
+TensorBoard and elsewhere."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from rich.table import Column
 from torch import Tensor
 
 from millstream.commands.train.gallery import Gallery
+from millstream.commands.train.log_lines import LogLines
 from millstream.commands.train.streams import sample_prompts, sample_streams
 from millstream.commands.train.weights_and_biases import open_wandb
 from millstream.core.config import DiTConfig
@@ -61,7 +63,9 @@ class ShownRun:
         self._last: TuningReport | None = None
         said = TextColumn("{task.fields[said]}", table_column=Column(ratio=1))  # it wraps where the terminal is narrow
         columns = said, BarColumn(bar_width=12), MofNCompleteColumn(), TextColumn("{task.fields[left]}")
-        self._progress = Progress(*columns, console=Console(stderr=True), expand=True)
+        console = Console(stderr=True)
+        self._lines = LogLines(console)
+        self._progress = Progress(*columns, console=console, expand=True, disable=not self._lines.has_bar)
         learns = f"{run.learning / 1e6:.2f}M parameters learn"
         self._task = self._progress.add_task("", total=run.recipe.steps, said=learns, left="")
         self._named_slow = set[int]()
@@ -103,6 +107,7 @@ class ShownRun:
         self._named_slow = set(run.stragglers.slow)
         left = f"{timedelta(seconds=round(report.left_s))} left"
         self._progress.update(self._task, completed=done, said=said, left=left)
+        self._lines.add(done, report.total, f"{said}  {left}")
         self._gallery.add_losses("tuning", report)
         if self._wandb is not None:
             speed = {"tokens/s": now.tokens / max(now.seconds, 1e-9), "data": now.waiting}

@@ -26,7 +26,7 @@ from torch.distributed.rendezvous import rendezvous
 from millstream.commands.report import describe
 from millstream.commands.train.expected_step import DEVICE, expected_step
 from millstream.commands.train.role_memory import role_memory
-from millstream.commands.train.run_folder import keep_record, refuse_other_recipe, writing_to
+from millstream.commands.train.run_folder import keep_record, refuse_other_recipe, say_stopped, say_stopping, writing_to
 from millstream.commands.train.shown import ShownRun
 from millstream.core.config import ModelSpec
 from millstream.core.errors import MeshLost
@@ -37,10 +37,10 @@ from millstream.planner.bubbles import TRAINED, bubble, held_micro_batches
 from millstream.planner.memory import dit_parameters
 from millstream.planner.training import lora_parameters
 from millstream.trainer.interrupt import Interrupt
-from millstream.trainer.tuning.dataset import ClipSet
+from millstream.trainer.tuning.dataset import CARD, ClipSet, read_card
 from millstream.trainer.tuning.export import check_export, export
 from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
-from millstream.trainer.tuning.run import TuningRun
+from millstream.trainer.tuning.run import TuningRun, check_card
 from millstream.trainer.tuning.translate import read_deepspeed
 
 GPUS_A_MACHINE = 8
@@ -54,12 +54,14 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
     check_export(recipe, spec)
     config = None if deepspeed is None else read_deepspeed(deepspeed)
     if dry_run:
-        Console().print(_table(recipe, spec, path.parent / recipe.data))
+        if (path.parent / recipe.data / CARD).exists():
+            check_card(recipe, spec, read_card(path.parent / recipe.data))
+        Console().print(_table(recipe, spec, path))
         return None
     recipe.check_ranks(int(os.environ.get("WORLD_SIZE", "1")))
     clips = ClipSet(path.parent / recipe.data)
     folder = out or path.with_suffix("")
-    with writing_to(folder), process_group(device) as here, Interrupt() as interrupt:
+    with writing_to(folder), process_group(device) as here, Interrupt(say_stopping) as interrupt:
         refuse_other_recipe(folder, path)
         run = TuningRun(recipe, spec, clips, folder, here, deepspeed=config)
         if run.is_first:
@@ -68,6 +70,8 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
             seen = (_nothing, _nothing) if shown is None else (shown.add, shown.add_streams)
             is_whole = run.train(seen[0], lambda: interrupt.asked, seen[1])
         if not is_whole:
+            if run.is_first:
+                say_stopped(folder)
             return None
         learnt = run.learnt()
         return export(recipe, spec, folder, learnt) if run.is_first else None
@@ -112,7 +116,7 @@ def _record(run: TuningRun, clips: ClipSet) -> dict[str, Any]:
     return describe("train", asked, {"learning": run.learning})
 
 
-def _table(recipe: TuningRecipe, spec: ModelSpec, data: Path) -> Table:
+def _table(recipe: TuningRecipe, spec: ModelSpec, path: Path) -> Table:
     """What would be trained, by whom."""
     whole = dit_parameters(spec.dit)
     learns = whole if recipe.lora is None else lora_parameters(spec.dit, recipe.lora.rank)
@@ -140,19 +144,19 @@ def _table(recipe: TuningRecipe, spec: ModelSpec, data: Path) -> Table:
             for of in (bubble, held_micro_batches)
         )
         table.add_row("pipeline", f"{plan.schedule}: waits {waits:.0%} of a step, holds {holds:.3g} micro-batches")
-    if (expected := expected_step(recipe, spec, data, roles[0].state)) is not None:
+    if (expected := expected_step(recipe, spec, path.parent / recipe.data, roles[0].state)) is not None:
         table.add_row(f"on an {DEVICE.name}", str(expected))
     table.add_row("rows", f"{recipe.batch // plan.dp} a rank, in {plan.micro_batches} parts")
-    table.add_row("start", start_command(recipe.world_size))
+    table.add_row("start", start_command(path, recipe.world_size))
     return table
 
 
-def start_command(ranks: int) -> str:
+def start_command(recipe: Path, ranks: int) -> str:
     """What a person types; on machines of eight GPUs, if there are several."""
     if ranks == 1:
-        return "millstream train RECIPE"
+        return f"millstream train {recipe}"
     machines = ranks // GPUS_A_MACHINE if ranks % GPUS_A_MACHINE == 0 else 1
     if machines == 1:
-        return f"torchrun --nproc-per-node {ranks} -m millstream train RECIPE"
+        return f"torchrun --nproc-per-node {ranks} -m millstream train {recipe}"
     where = f"--nnodes {machines} --nproc-per-node {GPUS_A_MACHINE} --rdzv-backend c10d --rdzv-endpoint HOST:29400"
-    return f"on each of {machines} machines: torchrun {where} -m millstream train RECIPE"
+    return f"on each of {machines} machines: torchrun {where} -m millstream train {recipe}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from millstream.core.errors import ConfigError, WeightsError
@@ -31,6 +32,8 @@ BESIDE = "beside"
 class DeepSpeedLearner(ModuleLearner):
     def __init__(self, task: TrainingTask, config: Mapping[str, Any], batch: int) -> None:
         """`batch` rows of all ranks together."""
+        if not dist.is_initialized():
+            raise ConfigError("DeepSpeed needs ranks, even one: start it with torchrun --nproc-per-node 1 -m millstream train")
         bring(task.dit.parameters())
         device = next(task.dit.parameters()).device
         os.environ.setdefault("DS_ACCELERATOR", device.type)  # else it asks every accelerator whether it is there
@@ -52,9 +55,12 @@ class DeepSpeedLearner(ModuleLearner):
         learning = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         own = None if "optimizer" in settled else task.options.optimiser.adamw(learning)
         self._deepspeed = deepspeed
-        self.engine, self.optimiser, _, schedule = deepspeed.initialize(
-            model=self._model, model_parameters=learning, optimizer=own, config=settled, dist_init_required=False
-        )
+        try:
+            self.engine, self.optimiser, _, schedule = deepspeed.initialize(
+                model=self._model, model_parameters=learning, optimizer=own, config=settled, dist_init_required=False
+            )
+        except (ValueError, TypeError, AssertionError, deepspeed.DeepSpeedConfigError) as error:
+            raise ConfigError(f"DeepSpeed cannot begin with its configuration: {' '.join(str(error).split())}") from None
         self._follows_recipe = schedule is None
         reduced: dict[bool, Precision] = {self.engine.bfloat16_enabled(): "bf16", self.engine.fp16_enabled(): "fp16"}
         self._precision: Precision = reduced.get(True, "fp32")
@@ -151,4 +157,5 @@ def _settled(config: Mapping[str, Any], batch: int, ranks: int, micro_batches: i
         if config.get(name, AUTO) not in (AUTO, value):
             raise ConfigError(f"{name} is {config[name]} in DeepSpeed's configuration and {value} by the recipe; make it auto")
     rest = {name: value for name, value in config.items() if value != AUTO}
-    return {"gradient_clipping": clip, "zero_allow_untested_optimizer": True, **rest, **decided}
+    ours = {"gradient_clipping": clip, "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+    return {**ours, **rest, **decided}

@@ -116,8 +116,10 @@ class MethodRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         own = [name for name in kind.__struct_fields__ if name not in (*ABOVE, *OF_BROOK)]
         for name in self.distil:
             if name not in own:
-                where = "stands above the tables" if name in ABOVE else f"has {', '.join(own) or 'none'}"
-                raise ConfigError(f"[distil] {name} of method = {self.method!r}: {where}")
+                if name in ABOVE:
+                    raise ConfigError(f"[distil] has no {name}, which stands above the tables")
+                known = f"it has {', '.join(own)}" if own else "it needs no such table"
+                raise ConfigError(f"[distil] of method = {self.method!r} has no {name}; {known}")
         given = {name: getattr(self, name) or getattr(stream, name) for name in ("frames_per_chunk", "window", "shift")}
         given |= {"streams": self.batch, "forcing": self.forcing}
         taken = {name: value for name, value in given.items() if name in kind.__struct_fields__}

@@ -39,7 +39,7 @@ from millstream.trainer.distil.make import make_distillation, setting_of
 from millstream.trainer.loop import LOG_EVERY, Diverged
 from millstream.trainer.optimise import learning_rate
 from millstream.trainer.tuning import stragglers
-from millstream.trainer.tuning.dataset import ClipSet, named
+from millstream.trainer.tuning.dataset import ClipSet, DatasetCard, named
 from millstream.trainer.tuning.geometries import SizedSequence
 from millstream.trainer.tuning.guard import SpikeGuard
 from millstream.trainer.tuning.loader import RowLoader
@@ -78,7 +78,7 @@ class TuningRun:
         engine takes the place of our own."""
         recipe.check(spec.dit)
         noising = noising_of(recipe, spec)
-        _check_clips(recipe, spec, clips, noising.frames_per_chunk)
+        check_card(recipe, spec, clips.card)
         first_size = _first_size(recipe, clips)
         self.recipe, self.spec, self.folder, self.device = recipe, spec, folder, device
         self.clips, self._noising = clips, noising
@@ -327,11 +327,13 @@ def noising_of(recipe: TuningRecipe, spec: ModelSpec) -> Noising:
     )
 
 
-def _check_clips(recipe: TuningRecipe, spec: ModelSpec, clips: ClipSet, frames_per_chunk: int) -> None:
-    if clips.card.model != spec.name:
-        raise ConfigError(f"{recipe.data} was made for {clips.card.model}, the recipe trains {spec.name}; prepare it for that")
-    if clips.card.latent_frames % frames_per_chunk:
+def check_card(recipe: TuningRecipe, spec: ModelSpec, card: DatasetCard) -> None:
+    """That the recipe can learn from such clips."""
+    if card.model != spec.name:
+        raise ConfigError(f"{recipe.data} was made for {card.model}, the recipe trains {spec.name}; prepare it for that")
+    frames_per_chunk = noising_of(recipe, spec).frames_per_chunk
+    if card.latent_frames % frames_per_chunk:
         raise ConfigError(
-            f"clips of {clips.card.latent_frames} latent frames are not whole chunks of {frames_per_chunk}; "
+            f"clips of {card.latent_frames} latent frames are not whole chunks of {frames_per_chunk}; "
             "prepare them with a multiple of it, or set frames_per_chunk"
         )

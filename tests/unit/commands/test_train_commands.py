@@ -42,13 +42,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("ranks", "command"),
     [
-        (1, "millstream train RECIPE"),
-        (4, "torchrun --nproc-per-node 4 -m millstream train RECIPE"),
+        (1, "millstream train my.toml"),
+        (4, "torchrun --nproc-per-node 4 -m millstream train my.toml"),
         (64, "on each of 8 machines: torchrun --nnodes 8 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400"),
     ],
 )
 def test_a_plan_says_how_it_is_started(ranks: int, command: str) -> None:
-    assert start_command(ranks).startswith(command)
+    assert start_command(Path("my.toml"), ranks).startswith(command)
 
 
 def test_every_stage_leaves_its_log_and_the_run_its_model(run: Path) -> None:
@@ -168,6 +168,15 @@ def test_a_dry_run_says_what_a_step_takes_where_there_are_clips(tmp_path: Path) 
     assert found is not None, said
     assert float(found[1]) == pytest.approx(1.74, rel=0.1)
     assert float(found[2]) == pytest.approx(26.5, rel=0.05)
+
+
+def test_a_dry_run_refuses_clips_of_another_model_as_the_run_would(tmp_path: Path) -> None:
+    small_dataset(tmp_path / "clips", 1)
+    path = tmp_path / "recipe.toml"
+    path.write_text('model = "wan2.1-t2v-1.3b"\nweights = ["random"]\ndata = "clips"\nsteps = 6\nbatch = 1\nlr = 1e-4\n')
+    code, said, errors = millstream("train", path, "--dry-run")
+    assert (code, said) == (2, "")
+    assert "the recipe trains wan2.1-t2v-1.3b; prepare it for that" in errors
 
 
 @pytest.mark.parametrize(

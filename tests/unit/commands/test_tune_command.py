@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_be_written_is_one_line_and_so_is_one_of_another_re
 def test_a_run_that_is_stopped_says_that_it_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "r.toml"
     path.write_text(RECIPE.replace("steps = 1", "steps = 3"))
-    monkeypatch.setattr(Interrupt, "__init__", lambda self: setattr(self, "asked", True))
+    monkeypatch.setattr(Interrupt, "__init__", lambda self, on_asked: setattr(self, "asked", True))
     code, said = tune(path)
     assert (code, "the same command goes on" in said) == (0, True), said
 

@@ -1,0 +1,35 @@
+"""A log of a run says how far it is while it runs; on a terminal the bar does."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from millstream.commands.train.log_lines import LogLines
+
+
+def steps_logged(seconds_a_step: float, *, steps: int, is_terminal: bool = False) -> list[str]:
+    def clock() -> Iterator[float]:
+        for step in range(steps):
+            yield step * seconds_a_step
+
+    times, file = clock(), io.StringIO()
+    lines = LogLines(Console(file=file, force_terminal=is_terminal, width=20), every_s=30.0, clock=lambda: next(times))
+    for step in range(steps):
+        lines.add(step + 1, steps, "flow 0.25  norm [1.5]  16,380 tokens/s")
+    return file.getvalue().splitlines()
+
+
+def test_a_log_has_the_first_step_the_last_and_one_now_and_then() -> None:
+    said = [line.split(":")[0] for line in steps_logged(10.0, steps=9)]
+    assert said == ["step 1 of 9", "step 4 of 9", "step 7 of 9", "step 9 of 9"]
+
+
+def test_a_line_is_one_line_however_narrow_the_console_is() -> None:
+    assert steps_logged(60.0, steps=2)[0] == "step 1 of 2: flow 0.25  norm [1.5]  16,380 tokens/s"
+
+
+def test_a_terminal_has_a_bar_and_no_lines() -> None:
+    assert steps_logged(60.0, steps=5, is_terminal=True) == []
