@@ -4,9 +4,11 @@ BIN := .venv/bin
 SERVING := .venv/.serving
 INSTALLED := .venv/.installed
 TOPOLOGY ?= local
-# One test more at once than there are cores, for many wait for servers; whoever is done takes from the others' ends.
-WORKERS := $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() + 1))")
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+CORES := $(shell $(PYTHON) -c "import os; print(min(7, os.cpu_count()))")
+# One test more at once than there are cores, for many wait for servers (quick ones do not, and a worker takes seconds to begin);
+# whoever is done takes from the others' ends.
+WORKERS := $(shell expr $(CORES) + 1)
+PYTEST := $(BIN)/python -m pytest --dist worksteal
 # Tests start dozens of Pythons, and each worker rewrites every test: what one has compiled, the next ones read.
 test quick: export PYTHONDONTWRITEBYTECODE =
 
@@ -19,10 +21,10 @@ generate: $(SERVING)  ## write out/clip.mp4
 	$(BIN)/millstream generate --out out/clip.mp4 --overwrite
 
 test: $(INSTALLED) check  ## lint, types and all tests
-	$(PYTEST)
+	$(PYTEST) -n $(WORKERS)
 
 quick: $(INSTALLED)  ## tests that start no process, compile and train nothing: a minute
-	$(PYTEST) tests/unit -m "not slow"
+	$(PYTEST) -n $(CORES) tests/unit -m "not slow"
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -35,7 +35,7 @@ def module_name(path: Path) -> str:
 @cache
 def measure(package: Path = PACKAGE) -> dict[str, Any]:
     modules = parsed(package)
-    nodes = [node for tree in modules.values() for node in ast.walk(tree)]
+    nodes = [node for tree in modules.values() for node in statements(tree)]
     lines = sum(len(path.read_text().splitlines()) for path in package.rglob("*.py"))
     lengths = sorted(_length(node) for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     classes = Counter(name for module, tree in modules.items() for name in _classes(module, tree))
@@ -69,7 +69,7 @@ def _rooms(package: Path, modules: Mapping[str, ast.Module]) -> dict[str, dict[s
 
 def _classes(name: str, tree: ast.Module) -> list[str]:
     """None of an exercise: its solution has the same."""
-    return [] if name.endswith(".exercise") else [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return [] if name.endswith(".exercise") else [node.name for node in statements(tree) if isinstance(node, ast.ClassDef)]
 
 
 def circles(modules: Mapping[str, ast.Module]) -> set[str]:
@@ -83,10 +83,20 @@ def circles(modules: Mapping[str, ast.Module]) -> set[str]:
 
 def imported(tree: ast.Module, modules: Mapping[str, ast.Module]) -> Iterator[str]:
     """Our modules that it names, those it imports late among them; the package's own front door aside."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.ImportFrom):
             files = {f"{node.module}.{alias.name}" for alias in node.names} & modules.keys()
             yield from files or {str(node.module)} & modules.keys() - {"millstream"}
+
+
+def statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """All of them, however deep, with handlers and cases: a tenth of what `ast.walk` goes through."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for inside in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting.extend(getattr(node, inside, ()))
 
 
 def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -155,6 +155,7 @@ def planned_bytes(way: Way, recompute: Recompute, config: DiTConfig = CONFIG) ->
         tp=plan.tp,
         passes=held_micro_batches(TRAINED[plan.schedule], plan.pp, plan.micro_batches) if plan.pp > 1 else 1,
         gathered=gathered_parameters(config, plan.data, shards),
+        summed=plan.summed_at_once(learns, way.learning_bytes),
         learning_bytes=way.learning_bytes,
     )
     state = learner_state(

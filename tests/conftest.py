@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Generator
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # of this process and those it starts
@@ -26,6 +28,21 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONGEST = ("test_train_commands", "test_bundled", "test_plan_calibrate", "test_ablation_source", "test_training_checkpoints")
 """Files that take minutes. First of all, so that of several workers one begins with them and nobody takes them from it."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported by then lives on: nobody looks for garbage in it, now or between tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # libraries that count what is left at the end find it gone
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -301,6 +301,8 @@ class LearningWork:
     """Whose activations are there at once: several of a pipeline's rank."""
     gathered: int = 0
     """Numbers that are whole at once though ranks share them: see `gathered_parameters`."""
+    summed: int = 0
+    """Numbers whose gradients are there once more, in float32, while ranks sum them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -330,17 +332,16 @@ def learning_time(work: LearningWork, device: Device) -> LearningTime:
 
 
 def learning_peak(work: LearningWork, state: TrainingState, *, accumulates: bool = False) -> float:
-    """Bytes: what is always there, and the largest of three moments: when all blocks have gone forward, when all gradients are
-    there, and when these are followed, in float32; of each number AdamW makes one more where nothing is fused. Gradients that
-    add up over several passes are there at all three."""
+    """Bytes: what is always there, and the largest of four moments: when all blocks have gone forward, when the last gradients
+    are made, when ranks sum them, and when they are followed, in float32. Gradients that add up over several passes are there
+    at all of them. AdamW is fused, and makes nothing."""
     always = state.weights + state.optimizer + state.average + state.masters
     always += work.learning_bytes * work.gathered
     if work.is_compiled and work.recompute == "none" and not work.is_frozen and work.learning_bytes == 4:
         always += state.weights * VALUE_BYTES / 4  # weights as products take them, kept for the way back
     kept, whole = (_kept_bytes(work, how) for how in (work.recompute, "none"))
     turned = work.passes * work.dit.layers * kept + _turn_bytes(work, kept, whole) + (state.gradients if accumulates else 0.0)
-    stepped = 0.0 if work.is_compiled else state.optimizer / 2  # without a fused kernel AdamW makes a divisor of each number
-    return always + max(turned, state.gradients + whole, max(state.gradients, state.masters) + stepped)
+    return always + max(turned, state.gradients + whole, state.gradients + 4 * work.summed, state.masters)
 
 
 def _turn_bytes(work: LearningWork, kept: float, whole: float) -> float:

@@ -16,7 +16,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks.house import circles, measure, module_name, parsed
+from benchmarks.house import circles, measure, module_name, parsed, statements
 from millstream.cli.main import app
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +81,7 @@ def imports(path: Path) -> tuple[str, ...]:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(parsed(PACKAGE)[module_name(path)]):
+    for node in statements(parsed(PACKAGE)[module_name(path)]):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -42,13 +42,15 @@ def expected_step(recipe: TuningRecipe, spec: ModelSpec, data: Path, state: Trai
     layout = noising.layout(card.latent_frames)
     rows = recipe.batch // plan.dp // plan.micro_batches
     assert rows >= 1, f"{recipe.batch} clips in {plan.micro_batches} parts on {plan.dp} ranks"
+    number_bytes = learning_bytes(recipe)
     work = LearningWork(
         dit=spec.dit,
         tokens=rows * len(layout[0]) * tokens_per_frame,
         keys=frames_seen(layout) * tokens_per_frame,
         recompute=recipe.recompute,
         is_frozen=recipe.lora is not None,
-        learning_bytes=learning_bytes(recipe),
+        learning_bytes=number_bytes,
+        summed=plan.summed_at_once(round(state.gradients / number_bytes), number_bytes),
         gathered=gathered_parameters(spec.dit, plan.data, plan.shards or plan.dp) if recipe.lora is None else 0,
     )
     seconds = plan.micro_batches * learning_time(work, DEVICE).total / 1e3

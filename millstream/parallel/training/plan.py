@@ -19,6 +19,8 @@ Data = Literal["replicas", "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"]
 TWO_PARTS = ("interleaved", "zero-bubble", "zbv")
 """Schedules that give each rank two parts of the model."""
+BUCKET_BYTES = 25 * 2**20
+"""Of gradients that our own replicas sum at once."""
 WITH_TENSORS = ("replicas", "fsdp")
 """What tensor parallel can be combined with: of parameters laid end to end nobody knows any more which every rank has whole."""
 
@@ -74,6 +76,10 @@ class ParallelPlan:
     def keeps_gradients(self) -> bool:
         """Whether they are there in the forward pass too: they add up over several, or are in DDP's buckets, which stay."""
         return self.micro_batches > 1 or self.data == "ddp"
+
+    def summed_at_once(self, learning: int, learning_bytes: int) -> int:
+        """Of so many numbers that learn, those whose gradients lie end to end in a bucket while they wait for their sum."""
+        return min(learning, BUCKET_BYTES // learning_bytes) if self.data == "replicas" and self.dp * self.cp > 1 else 0
 
     @property
     def has_whole_blocks(self) -> bool:

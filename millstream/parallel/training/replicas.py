@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from millstream.core.errors import UnusedParameters
 from millstream.models.weights.unread import bring
 from millstream.parallel.collectives import PendingCollective, RankGroup
-
-BUCKET_BYTES = 25 * 2**20
+from millstream.parallel.training.plan import BUCKET_BYTES
 
 
 class _Bucket:
@@ -36,7 +35,9 @@ class _Bucket:
     @torch.no_grad()
     def laid_out(self) -> Tensor:
         """In float32, in which it is summed. Gradients are there from now on, so that they are held once."""
-        laid_out = torch.cat([gradient_of(parameter).flatten().float() for parameter in self.parameters])
+        gradients = [gradient_of(parameter).flatten() for parameter in self.parameters]
+        laid_out = gradients[0].new_empty(sum(len(each) for each in gradients), dtype=torch.float32)
+        torch.cat(gradients, out=laid_out)
         self.take(laid_out)
         return laid_out
 

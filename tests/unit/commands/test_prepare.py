@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,10 @@ FRAMES = 3
 """Latent: 9 pictures."""
 
 
-@pytest.fixture
-def videos(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three that can be used, one that is too short, one that is no video, one of which nothing is said."""
-    folder = tmp_path / "videos"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("videos")
     for name, fps, pictures in (("a", 16.0, 20), ("b", 32.0, 40), ("c", 8.0, 10), ("short", 16.0, 4), ("silent", 16.0, 20)):
         brightness = np.linspace(20, 230, pictures).astype(np.uint8)
         with VideoWriter(folder / f"{name}.mp4", fps=fps, overwrite=True) as writer:
@@ -33,6 +33,12 @@ def videos(tmp_path: Path) -> Path:
     (folder / "damaged.mp4").write_bytes(b"no video")
     (folder / "damaged.txt").write_text("a red boat")
     return folder
+
+
+@pytest.fixture
+def videos(written: Path, tmp_path: Path) -> Path:
+    """The same for one test, which may change them."""
+    return shutil.copytree(written, tmp_path / "videos")
 
 
 def request(videos: Path, **changed: object) -> PrepareRequest:

@@ -19,6 +19,7 @@ from millstream.core.presets import MODELS
 from millstream.models import dit as dit_module
 from millstream.models.dit import Block, CrossKV
 from millstream.ops.rope import Phases
+from millstream.parallel.training.plan import BUCKET_BYTES, ParallelPlan
 from millstream.planner.bubbles import bubble, held_micro_batches
 from millstream.planner.hardware import DEVICES, parse_fleet
 from millstream.planner.memory import dit_parameters
@@ -257,7 +258,16 @@ def test_programs_and_people_get_the_same_placements() -> None:
     assert record[0]["name"] in shown.stdout
 
 
-def test_with_few_tokens_a_plain_step_is_held_by_its_optimiser() -> None:
+def test_with_few_tokens_a_plain_step_is_held_by_its_gradients_and_their_sum() -> None:
     count = dit_parameters(SMALL.dit)
-    peak = learning_peak(work(tokens=1, is_compiled=False), learner_state(count, 0, data="replicas", ranks=1))
-    assert peak == pytest.approx(20 * count, rel=0.01), "weights, gradients, two moments and a divisor, 4 bytes each"
+    state = learner_state(count, 0, data="replicas", ranks=1)
+    alone, summed = (learning_peak(work(tokens=1, is_compiled=False, summed=each), state) for each in (0, count))
+    assert alone == pytest.approx(16 * count, rel=0.01), "weights, gradients and two moments, 4 bytes each"
+    assert summed == pytest.approx(20 * count, rel=0.01), "and a bucket"
+
+
+def test_a_bucket_is_all_of_a_small_model_and_little_of_a_large_one() -> None:
+    shared, alone = ParallelPlan(dp=2), ParallelPlan()
+    assert (shared.summed_at_once(1000, 4), alone.summed_at_once(1000, 4)) == (1000, 0)
+    assert 2 * shared.summed_at_once(10**9, 2) == BUCKET_BYTES
+    assert ParallelPlan(dp=2, data="ddp").summed_at_once(1000, 4) == 0, "its buckets stay, and gradients are there"

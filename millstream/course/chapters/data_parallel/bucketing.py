@@ -7,7 +7,8 @@ from millstream.course.chapters.data_parallel.small_model import loss_of, make_m
 from millstream.course.ranks import on_ranks
 from millstream.course.reader import Reader
 from millstream.parallel.training.groups import create_world
-from millstream.parallel.training.replicas import BUCKET_BYTES, Replicas
+from millstream.parallel.training.plan import BUCKET_BYTES
+from millstream.parallel.training.replicas import Replicas
 from millstream.planner.communication import all_reduce
 from millstream.planner.hardware import NETWORK
 
