@@ -180,22 +180,21 @@ def rows(only: list[str]) -> Iterator[dict[str, Any]]:
             continue
         found = run_ranks(weigh, way.plan.world_size, way, timeout_s=3600.0)[0]  # of a pipeline the first holds most
         for (shape, recompute), held in zip(CASES, found, strict=True):
-            planned = planned_bytes(way, recompute, SHAPES[shape])
-            yield {
-                "plan": name,
-                "shape": shape,
-                "recompute": recompute,
-                "live_bytes": held,
-                "planned_bytes": round(planned),
-                "difference": held / planned - 1,
-                "commit": current_commit(),
-            }
+            yield beside_plan(
+                {"plan": name, "shape": shape, "recompute": recompute, "live_bytes": held, "commit": current_commit()}
+            )
+
+
+def beside_plan(measured: dict[str, Any]) -> dict[str, Any]:
+    """What the planner says of a row now, whenever it was measured."""
+    planned = planned_bytes(WAYS[measured["plan"]], measured["recompute"], SHAPES[measured["shape"]])
+    return measured | {"planned_bytes": round(planned), "difference": measured["live_bytes"] / planned - 1}
 
 
 def rows_before(report: dict[str, Any], about: dict[str, Any]) -> list[dict[str, Any]]:
     """Of a result whose shapes are those of now."""
     is_alike = report["configuration"].items() >= about.items()
-    return [{"commit": report["commit"]} | each for each in report["measured"]["rows"]] if is_alike else []
+    return [beside_plan({"commit": report["commit"]} | each) for each in report["measured"]["rows"]] if is_alike else []
 
 
 def merged(found: list[dict[str, Any]], before: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -143,12 +143,13 @@ def test_players_fetch_a_session_by_its_view_link_through_the_gateway(fleet: Sma
         view, (live_session,) = f"/v1/views/{made['view']}", second.hub.live_sessions.values()
         with http.stream("GET", f"{view}/live.mjpg") as pictures:
             assert pictures.headers["content-type"].startswith("multipart/x-mixed-replace")
-            read = b""
-            for piece in pictures.iter_raw():
+            read, pieces = b"", pictures.iter_raw()  # without a name for it the player would hang up after the loop
+            for piece in pieces:
                 read += piece
                 if read.count(b"Content-Type: image/jpeg") >= 3:
                     break
             assert len(live_session.viewers) == 1
+            pieces.close()
         wait_until(lambda: not live_session.viewers, "a player that hangs up is let go at the replica too")
         head = http.head(f"{view}/live.mjpg")
         assert (head.status_code, head.headers["content-type"]) == (200, pictures.headers["content-type"])

@@ -86,6 +86,12 @@ class Client:
     def say(self, message: dict[str, Any] | str | bytes) -> None:
         self.connection.send(json.dumps(message) if isinstance(message, dict) else message)
 
+    def say_at_once(self, *messages: dict[str, Any]) -> None:
+        """In one write: the server has all of them before it can answer the first."""
+        with self.connection.send_context():
+            for message in messages:
+                self.connection.protocol.send_text(json.dumps(message).encode())
+
     def next(self) -> dict[str, Any]:
         """The next message; of a binary one the header, with the parts of its payload."""
         data = self.connection.recv(timeout=PATIENCE_S)

@@ -129,14 +129,13 @@ def test_controls_after_stop_are_answered_until_the_session_has_ended(server: Se
     with server.client() as client:
         client.start()
         client.hear("chunk")
-        client.say({"type": "control", "control": {"type": "stop", "id": "stop"}})
-        for number in range(5):
-            client.say({"type": "control", "control": {"type": "cut", "id": f"late{number}"}})
+        late = [{"type": "cut", "id": f"late{number}"} for number in range(5)]
+        client.say_at_once(*({"type": "control", "control": each} for each in ({"type": "stop", "id": "stop"}, *late)))
         assert client.hear("ended")["cause"] == "stopped"
         with pytest.raises(ConnectionClosed):
             client.next()
         answers = {message["control_id"] for message in client.heard if message["type"] in ("receipt", "error")}
-        assert answers == {"stop", *(f"late{number}" for number in range(5))}
+        assert answers == {"stop", *(each["id"] for each in late)}
 
 
 def test_a_session_that_fails_ends_alone(server: Serving) -> None:

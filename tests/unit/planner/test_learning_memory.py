@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.report import RESULTS
-from benchmarks.train_memory import CONFIG, WAYS, live_bytes, planned_bytes
+from benchmarks.train_memory import CONFIG, WAYS, beside_plan, live_bytes, names_of_missed, planned_bytes
 from benchmarks.train_step import CASES, off_plan, planned
 from millstream.core.config import Recompute
 from millstream.core.presets import MODELS
@@ -33,6 +33,13 @@ def test_a_step_holds_what_is_planned(recompute: Recompute, name: str) -> None:
     """`python -m benchmarks.train_memory` does the same on ranks."""
     way, config = WAYS[name], replace(CONFIG, layers=2)
     assert live_bytes(0, way, recompute, config) == pytest.approx(planned_bytes(way, recompute, config), rel=0.05)
+
+
+def test_ranks_hold_what_the_planner_says_now() -> None:
+    """What was measured is in the result; `python -m benchmarks.train_memory` measures again."""
+    found = [beside_plan(each) for each in json.loads((RESULTS / "train_memory.json").read_text())["measured"]["rows"]]
+    assert {each["plan"] for each in found} == set(WAYS)
+    assert names_of_missed(found) == []
 
 
 def test_a_gpu_takes_the_time_and_memory_that_the_planner_says_now() -> None:
