@@ -35,9 +35,9 @@ class _Bucket:
     @torch.no_grad()
     def laid_out(self) -> Tensor:
         """In float32, in which it is summed. Gradients are there from now on, so that they are held once."""
-        gradients = [gradient_of(parameter).flatten() for parameter in self.parameters]
-        laid_out = gradients[0].new_empty(sum(len(each) for each in gradients), dtype=torch.float32)
-        torch.cat(gradients, out=laid_out)
+        count = sum(parameter.numel() for parameter in self.parameters)
+        laid_out = self.parameters[0].new_empty(count, dtype=torch.float32)
+        torch.cat([gradient_of(parameter).flatten() for parameter in self.parameters], out=laid_out)
         self.take(laid_out)
         return laid_out
 
