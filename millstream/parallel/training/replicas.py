@@ -35,9 +35,7 @@ class _Bucket:
     @torch.no_grad()
     def laid_out(self) -> Tensor:
         """In float32, in which it is summed. Gradients are there from now on, so that they are held once."""
-        count = sum(parameter.numel() for parameter in self.parameters)
-        laid_out = self.parameters[0].new_empty(count, dtype=torch.float32)
-        torch.cat([gradient_of(parameter).flatten() for parameter in self.parameters], out=laid_out)
+        laid_out = end_to_end([gradient_of(parameter) for parameter in self.parameters], torch.float32)
         self.take(laid_out)
         return laid_out
 
@@ -125,3 +123,10 @@ def _in_buckets(parameters: Sequence[nn.Parameter], bucket_bytes: int) -> Iterat
 def gradient_of(parameter: nn.Parameter) -> Tensor:
     assert parameter.grad is not None, f"a parameter of {tuple(parameter.shape)} has no gradient"
     return parameter.grad
+
+
+def end_to_end(tensors: Sequence[Tensor], dtype: torch.dtype, filling: int = 0) -> Tensor:
+    """One row of all of them, each cast on its way there, with so many zeros behind."""
+    first = tensors[0]
+    laid_N = first.new_empty(sum(tensor.numel() for tensor in tensors) + filling, dtype=dtype)
+    return torch.cat([*(tensor.detach().flatten() for tensor in tensors), first.new_zeros(filling)], out=laid_N)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from millstream.core.errors import UnusedParameters
 from millstream.models.weights.unread import bring
 from millstream.parallel.collectives import PendingCollective, RankGroup
-from millstream.parallel.training.replicas import gradient_of
+from millstream.parallel.training.replicas import end_to_end, gradient_of
 
 Stage = Literal[1, 2, 3]
 
@@ -142,10 +142,7 @@ class Unit:
         self.mine.grad = mean if self.mine.grad is None else self.mine.grad + mean
 
     def _laid_out(self, tensors: Sequence[Tensor], dtype: torch.dtype | None = None) -> Tensor:
-        first = tensors[0]
-        laid_N = first.new_empty(sum(self._sizes) + self._filling, dtype=dtype or first.dtype)
-        parts = [tensor.detach().flatten() for tensor in tensors]
-        return torch.cat([*parts, first.new_zeros(self._filling)], out=laid_N)  # each is cast on its way there
+        return end_to_end(tensors, dtype or tensors[0].dtype, self._filling)
 
 
 class Zero:
