@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,3 +23,44 @@ def channel_norm(x_BCTHW: Tensor, weight: Tensor) -> Tensor:
     """Norm of each pixel's channel vector to length sqrt(C), scaled by `weight` (shaped [C, 1, ...])."""
     length = x_BCTHW.float().square().sum(dim=1, keepdim=True).clamp_min(1e-24).rsqrt() * x_BCTHW.shape[1] ** 0.5
     return x_BCTHW * length.to(x_BCTHW.dtype) * weight
+
+
+def sum_of_squares(x: Tensor) -> Tensor:
+    """Over the last dimension, which stays, in float32."""
+    squares: Tensor = _SumOfSquares.apply(x)
+    return squares
+
+
+def scaled(x: Tensor, by: Tensor, weight: Tensor) -> Tensor:
+    """`x * by * weight` made in float32: a norm whose reduction was made apart."""
+    product: Tensor = _Scaled.apply(x, by, weight)
+    return product
+
+
+class _SumOfSquares(torch.autograd.Function):
+    """Keeps `x` for the way back, and not its float32."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.float().square().sum(dim=-1, keepdim=True)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return (2 * gradient * x).to(x.dtype)
+
+
+class _Scaled(torch.autograd.Function):
+    """Keeps what it is given for the way back, and nothing in between."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, by: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, by, weight)
+        return (x.float() * by * weight.float()).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, by, weight = ctx.saved_tensors
+        weighted, of_weight = gradient.float() * weight, (gradient.float() * x * by).flatten(0, -2).sum(dim=0)
+        return (weighted * by).to(x.dtype), (weighted * x).sum(dim=-1, keepdim=True), of_weight.to(weight.dtype)

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from millstream.models.adapters import plain_of, product_of
 from millstream.models.dit import MLP, CausalDiT, RMSNorm, SelfAttention
 from millstream.models.kv import Memory
+from millstream.ops.norms import scaled, sum_of_squares
 from millstream.ops.rope import rotate
 from millstream.parallel.collectives import RankGroup
 
@@ -45,10 +46,9 @@ class TensorSelfAttention(nn.Module):
 
     def _normed(self, *pairs: tuple[Tensor, RMSNorm]) -> list[Tensor]:
         """Root-mean-square norms over all ranks' heads, with one sum for all of them."""
-        squares = torch.stack([x.float().square().sum(dim=-1, keepdim=True) for x, _ in pairs])
-        squares = self._group.sum_for_parts(squares, "norms")
+        squares = self._group.sum_for_parts(torch.stack([sum_of_squares(x) for x, _ in pairs]), "norms")
         return [
-            (x.float() * (square / self._width + norm.eps).rsqrt() * norm.weight.float()).to(x.dtype)
+            scaled(x, (square / self._width + norm.eps).rsqrt(), norm.weight)
             for (x, norm), square in zip(pairs, squares, strict=True)
         ]
 
