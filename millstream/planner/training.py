@@ -261,8 +261,8 @@ NARROW = PLAIN | {"none": Walks(10, 2, 18)}
 PLAIN_AT_WORK: dict[Recompute, Walks] = {
     "none": Walks(6, 0),
     "selective": Walks(2, 1),
-    "products": Walks(2, 1),
-    "full": Walks(2, 1),
+    "products": Walks(3, 1),
+    "full": Walks(3, 1),
 }
 ADAPTED: dict[Recompute, Walks] = {
     "none": Walks(16, 2),
@@ -340,8 +340,9 @@ def learning_peak(work: LearningWork, state: TrainingState, *, accumulates: bool
     if work.is_compiled and work.recompute == "none" and not work.is_frozen and work.learning_bytes == 4:
         always += state.weights * VALUE_BYTES / 4  # weights as products take them, kept for the way back
     kept, whole = (_kept_bytes(work, how) for how in (work.recompute, "none"))
-    turned = work.passes * work.dit.layers * kept + _turn_bytes(work, kept, whole) + (state.gradients if accumulates else 0.0)
-    return always + max(turned, state.gradients + whole, state.gradients + 4 * work.summed, state.masters)
+    there = state.gradients if accumulates else 0.0
+    turned = work.passes * work.dit.layers * kept + _turn_bytes(work, kept, whole) + there
+    return always + max(turned, state.gradients + whole, state.gradients + 4 * work.summed, state.masters + there)
 
 
 def _turn_bytes(work: LearningWork, kept: float, whole: float) -> float:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.report import RESULTS
+from benchmarks.train_memory import CASES as EACH
 from benchmarks.train_memory import CONFIG, WAYS, beside_plan, live_bytes, names_of_missed, planned_bytes
 from benchmarks.train_step import CASES, off_plan, planned
 from millstream.core.config import Recompute
@@ -38,7 +39,8 @@ def test_a_step_holds_what_is_planned(recompute: Recompute, name: str) -> None:
 def test_ranks_hold_what_the_planner_says_now() -> None:
     """What was measured is in the result; `python -m benchmarks.train_memory` measures again."""
     found = [beside_plan(each) for each in json.loads((RESULTS / "train_memory.json").read_text())["measured"]["rows"]]
-    assert found
+    rows = {(each["plan"], each["shape"], each["recompute"]) for each in found}
+    assert rows == {(way, *case) for way in WAYS for case in EACH}
     assert names_of_missed(found) == []
 
 
