@@ -48,7 +48,18 @@ def forks() -> Iterator[str]:
             yield row([said, *times, f"{found[f'times_better{way}']:.2f}"])
 
 
-TABLES = {"benchmarks.tune": tuned, "benchmarks.tune forks": forks}
+def edges() -> Iterator[str]:
+    found = report_of("tune_edges")["measured"]
+    yield row(["scale of `edges`", *HUNDREDTHS])
+    yield "|---|" + "---|" * len(HUNDREDTHS)
+    for scale, points in found["points_better_by_scale"].items():
+        yield row([f"{scale}, one minute", *(f"{points[name]:+.1f}" for name in HUNDREDTHS)])
+    for said, moment in (("2 s", "soon"), ("120 s", "late")):
+        points = found["four_minutes_without"][moment]["points_better"]
+        yield row([f"0, four minutes, three seeds, at {said}", *(f"{points[name]:+.1f}" for name in HUNDREDTHS)])
+
+
+TABLES = {"benchmarks.tune": tuned, "benchmarks.tune forks": forks, "benchmarks.tune edges": edges}
 
 if __name__ == "__main__":
     write_tables(PAGE, TABLES)

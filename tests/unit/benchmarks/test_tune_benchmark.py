@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from benchmarks import report
-from benchmarks.tune import COMPARED, CONTINUED, GRADIENT, LONGER, WAYS, all_rows, known_rows, main
+from benchmarks.tune import COMPARED, CONTINUED, LONGER, SAMPLED, WAYS, all_rows, known_rows, main
 from benchmarks.tuning.carried import write_brook, write_part
 from benchmarks.tuning.rows import Rows, wins
 from benchmarks.tuning.spent import POINTS, SpentTime
@@ -81,10 +81,10 @@ def test_what_matters_most_is_done_first() -> None:
     assert all(rows.index(f"{CONTINUED}/{seed}") < rows.index(f"{LONGER}/{seed}") for seed in range(3))
 
 
-def test_the_page_says_what_the_benchmark_follows_gradients_with() -> None:
+def test_the_page_says_what_the_benchmark_compares_futures_with() -> None:
     page = (Path(__file__).parents[3] / "docs" / "tuning.md").read_text()
-    (block,) = (part.partition("```")[0] for part in page.split("```toml\n")[1:] if part.startswith('algorithm = "gradient"'))
-    assert msgspec.toml.decode(block.encode()) == GRADIENT
+    (block,) = (part.partition("```")[0] for part in page.split("```toml\n")[1:] if part.startswith('algorithm = "grpo"'))
+    assert msgspec.toml.decode(block.encode()) == SAMPLED | {"algorithm": "grpo"}
 
 
 def test_steps_that_are_made_again_after_a_cut_are_counted_once(tmp_path: Path) -> None:

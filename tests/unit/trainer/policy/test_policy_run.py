@@ -210,8 +210,9 @@ def test_a_recipe_that_cannot_be_is_refused_in_one_line(changes: dict[str, objec
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("reward-*.toml")), ids=lambda path: path.stem)
 def test_the_recipes_that_ship_can_be(path: Path, tmp_path: Path) -> None:
     found = read_policy_recipe(path)
-    (tmp_path / "judge").mkdir()
-    (tmp_path / "judge" / "judge.safetensors").write_bytes(b"another")
+    for name in ("judge", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "judge.safetensors").write_bytes(name.encode())
     found.check(find_model(found.model), tmp_path)
 
 
