@@ -9,6 +9,7 @@ from rich.console import Console
 from torch import nn
 
 from millstream.commands.progress import counting_bar
+from millstream.commands.train.stage_progress import StageProgress
 from millstream.core.errors import ConfigError
 from millstream.engine.engine import Engine
 from millstream.models.brook.files import thin_decoder_path
@@ -18,7 +19,7 @@ from millstream.models.carry import Carry
 from millstream.trainer.data.captions import canonical_captions
 from millstream.trainer.data.scene import sample_scenes
 from millstream.trainer.evaluate.streams import latent_ticks, stream_latents
-from millstream.trainer.loop import LOG_EVERY, StepReport, train_stage
+from millstream.trainer.loop import train_stage
 from millstream.trainer.methods.thin_decoder import ThinDecoderMethod
 from millstream.trainer.methods.vae import psnr
 from millstream.trainer.plan import StagePlan
@@ -49,16 +50,15 @@ def run_train_decoder(weights: str, out: Path, *, streams: int, steps: int, batc
     stage = StagePlan(name="decoder", method="vae", steps=steps, batch=batch, lr=2e-3)
     out.mkdir(parents=True, exist_ok=True)
     method = ThinDecoderMethod(thin, vae.decoder, raw_RFCYX[HELD_OUT:].clone(), batch=batch)
-    with counting_bar("decoder", steps // LOG_EVERY) as tick:
-
-        def report(_: StepReport) -> None:
-            tick()
-
-        learnt = train_stage(stage, method, out, seed=0, device=engine.device, report=report)
+    console = Console(stderr=True)
+    with StageProgress(console) as progress:
+        learnt = train_stage(
+            stage, method, out, seed=0, device=engine.device, report=lambda said: progress.add(stage.name, said)
+        )
     assert isinstance(learnt, BrookDecoder)
     path = out / thin_decoder_path(weights).name
     save_thin_decoder(path, learnt)
-    Console(stderr=True).print(f"{_likeness(learnt, vae.decoder, raw_RFCYX[:HELD_OUT]):.1f} dB to the whole decoder's pictures")
+    console.print(f"{_likeness(learnt, vae.decoder, raw_RFCYX[:HELD_OUT]):.1f} dB to the whole decoder's pictures")
     return path
 
 

@@ -16,6 +16,7 @@ from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS, find_model
 from millstream.models.brook.bundle import build
 from millstream.trainer.brook import BrookRun
+from millstream.trainer.evaluate import held_back
 from millstream.trainer.plan import RECIPES, read_plan
 from tests.unit.cli.test_cli import millstream
 from tests.unit.small_brook import SMALL_BROOK
@@ -131,6 +132,16 @@ def test_what_was_trained_is_judged(run: Path, tmp_path: Path) -> None:
     assert [moment["second"] for moment in moments] == [2.0, 2.0]
     assert all(set(moment["adherence"]) == {"setting", "time", "weather", "thing", "colour", "motion"} for moment in moments)
     assert {path.name for path in plots.iterdir()} == {"adherence.png", "drift.png"}
+
+
+def test_a_log_of_a_judges_training_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_back, "RENDERED", 1)
+    few = ["--clips", 2, "--steps", 2, "--batch", 2, "--size", 16]
+    code, said, log = millstream("train", "judge", *few, "--device", "cpu", "--out", tmp_path)
+    assert (code, said.strip()) == (0, str(tmp_path / "judge.safetensors"))
+    lines = log.splitlines()
+    assert lines[:2] == ["renders 1 of 2", "renders 2 of 2"]
+    assert [line.partition(": ")[0] for line in lines[2:4]] == ["step 1 of 2", "step 2 of 2"]
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
