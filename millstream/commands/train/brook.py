@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from millstream.commands.train.gallery import Gallery
-from millstream.commands.train.run_folder import writing_to
+from millstream.commands.train.run_folder import say_stopping, writing_to
 from millstream.commands.train.stage_progress import StageProgress
 from millstream.commands.train.tune import process_group
 from millstream.core.errors import ConfigError
@@ -58,7 +58,7 @@ def _train_shown(run: BrookRun, console: Console, until: str | None) -> None:
             progress.add(stage, said)
             gallery.add_losses(stage, said)
 
-        run.train(report, gallery.add_sheet, until=until)
+        run.train(report, gallery.add_sheet, until=until, on_asked=say_stopping)
 
 
 def _stages(plan: RunPlan) -> list[dict[str, object]]:

@@ -57,16 +57,21 @@ class JudgeTraining:
 
 
 def train_judge(
-    plan: JudgeTraining, looks: PixelPool, folder: Path, device: torch.device, report: Callable[[StepReport], None]
+    plan: JudgeTraining,
+    looks: PixelPool,
+    folder: Path,
+    device: torch.device,
+    report: Callable[[StepReport], None],
+    on_asked: Callable[[], None] = lambda: None,
 ) -> tuple[Path, dict[str, float]]:
     """From what `render_looks` made of the plan: the file that was written, and the share of unseen renders whose attributes
-    it names. A run that was begun goes on."""
+    it names. A run that was begun goes on. `on_asked` as `train_stage` has it."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(plan.seed)
     judge = ARCHITECTURES[plan.architecture]().to(device)
     stage = StagePlan(name="judge", method="classify", steps=plan.steps, batch=plan.batch, lr=plan.lr)
     method = ClassifyMethod(judge, looks, batch=plan.batch)
-    learnt = train_stage(stage, method, folder, seed=plan.seed, device=device, report=report)
+    learnt = train_stage(stage, method, folder, seed=plan.seed, device=device, report=report, on_asked=on_asked)
     assert isinstance(learnt, AttributeNet)
     path = folder / "judge.safetensors"
     with Staging(folder) as staging:
