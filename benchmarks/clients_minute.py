@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,8 +73,8 @@ async def watch_sglang(url: str, seconds: float) -> Watched:
 
 async def watch_krea(url: str, seconds: float) -> Watched:
     watched, asked_s = Watched(), 0.0
-    size = {"width": 256, "height": 256, "num_blocks": 100_000}
-    async with krea_page(url.replace("http", "ws", 1), prompt=PROMPTS[0], **size) as page:
+    address = url.replace("http", "ws", 1)
+    async with krea_page(address, prompt=PROMPTS[0], width=256, height=256, num_blocks=100_000) as page:
         while watched.now < seconds:
             seen = len(page.buffer)
             await page.hear()
@@ -114,7 +114,7 @@ async def watch_scope(url: str, seconds: float) -> Watched:
     return watched
 
 
-PAGES: dict[str, Callable[[str, float], Awaitable[Watched]]] = {
+PAGES: dict[str, Callable[[str, float], Coroutine[Any, Any, Watched]]] = {
     "sglang": watch_sglang, "krea": watch_krea, "scope": watch_scope,
 }  # fmt: skip
 

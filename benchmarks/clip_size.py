@@ -45,12 +45,12 @@ def encode(encoder: FileFormat, planes: Iterable[np.ndarray], size: tuple[int, i
     context = av.CodecContext.create(encoder.name, "w")
     context.height, context.width = size
     context.pix_fmt, context.time_base, context.options = encoder.pixel_format, Fraction(1, 24), dict(encoder.options)
-    packets = []
+    packets = list[av.Packet]()
     for number, plane in enumerate(planes):
         picture = av.VideoFrame.from_ndarray(plane, format=encoder.pixel_format)
         picture.pts = number
         packets += context.encode(picture)
-    return packets + context.encode(None)
+    return [*packets, *context.encode(None)]
 
 
 def decoded(packets: Sequence[av.Packet]) -> list[np.ndarray]:

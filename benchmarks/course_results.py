@@ -108,7 +108,7 @@ def _overlap() -> Iterator[str]:
 
 
 def _rest(phases: dict[str, Any]) -> float:
-    return sum(each["ms"] for name, each in phases.items() if name not in ("step", "commit", "decode"))
+    return sum((each["ms"] for name, each in phases.items() if name not in ("step", "commit", "decode")), 0.0)
 
 
 def _promises() -> Iterator[str]:

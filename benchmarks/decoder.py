@@ -41,7 +41,7 @@ def timed(work: Callable[[], object]) -> float:
         work()
         mark.record()
     torch.cuda.synchronize()
-    lengths = sorted(before.elapsed_time(after) for before, after in itertools.pairwise(marks))
+    lengths: list[float] = sorted(before.elapsed_time(after) for before, after in itertools.pairwise(marks))
     return round(lengths[len(lengths) // 2], 3)
 
 

@@ -13,7 +13,7 @@ import argparse
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.decoder import FRAMES, timed
 from benchmarks.report import write_report
@@ -59,7 +59,7 @@ def preview_ms(size: tuple[int, int]) -> float:
     with torch.device("meta"):
         tiny = TinyDecoder(TinyDecoderConfig())
     fill_random(tiny, seed=0, device=GPU, dtype=BF16)
-    tiny.to(memory_format=torch.channels_last)
+    nn.utils.convert_conv2d_weight_memory_format(tiny, torch.channels_last)
     latents = torch.randn(1, FRAMES, tiny.config.channels, *(side // SPATIAL_STRIDE for side in size), device=GPU, dtype=BF16)
     _, state = tiny.decode(latents)
     return timed(lambda: tiny.decode(latents, state))

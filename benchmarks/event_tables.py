@@ -85,8 +85,8 @@ def _is_kept(event: Event, origins: set[int]) -> bool:
 
 
 def _row(event: Event, first: float, words: dict[str, dict[str, int]]) -> dict[str, int]:
-    args = event.get("args") if isinstance(event.get("args"), dict) else {}
-    said = {key: args[key] for key in ("bytes", "Collective name") if key in args}
+    args = _args(event)
+    said: dict[str, Any] = {key: args[key] for key in ("bytes", "Collective name") if key in args}
     if _category(event) in ("cpu_op", "operator"):
         said |= {key: args[key] for key in _SHAPES if args.get(key)}
     texts = {
@@ -106,8 +106,13 @@ def _row(event: Event, first: float, words: dict[str, dict[str, int]]) -> dict[s
     }
 
 
+def _args(event: Event) -> dict[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
+
+
 def _origin(event: Event) -> int:
-    args = event.get("args") if isinstance(event.get("args"), dict) else {}
+    args = _args(event)
     found = args.get("External id", args.get("external id", -1))
     return found if isinstance(found, int) else -1
 

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.report import write_report
 from millstream.core.controls import AnyControl, Cut, SetKVBias, SetPrompt, SetSeed, SetSteps, SetWindow
@@ -27,7 +28,7 @@ from millstream.session.journal import JournalWriter
 from millstream.session.journal_path import read_path
 from millstream.session.session import Session
 
-SIZE = dict(height=32, width=48, window=6)
+SIZE: dict[str, Any] = dict(height=32, width=48, window=6)
 LIMITS = RewindConfig(states=3, every=3, latents=24)
 MOST_LEAVES = 5
 CONTROLS: tuple[AnyControl, ...] = (

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -53,7 +54,7 @@ def measure_forks(options: argparse.Namespace) -> dict[str, Any]:
         engine.settle(session.id)
     maker, name = engine.generator, session.id
     one = maker.held_bytes()
-    times = [timed_ms(engine, lambda number=number: maker.fork(name, f"branch {number}")) for number in range(BRANCHES)]
+    times = [timed_ms(engine, partial(maker.fork, name, f"branch {number}")) for number in range(BRANCHES)]
     after = maker.held_bytes()
     window = maker.caches[name].ring.window
     measured = {

@@ -22,6 +22,7 @@ from benchmarks.report import write_report
 from benchmarks.sent import collective_ms
 from benchmarks.shares import CASES, GPU, TURNS, AbsentPeers, Case, Chunks
 from millstream.core.topology import LEADER, Topology
+from millstream.models.fast.recorded import chunks_before
 from millstream.parallel import fast_tensor
 from millstream.parallel.called import CollectiveRecord, Kind
 from millstream.parallel.collectives import PendingCollective
@@ -74,7 +75,7 @@ class TravellingPeers(AbsentPeers):
 def cycles_a_ms() -> float:
     """Of a kernel that waits: the clock moves, so the median of several."""
     begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    found = []
+    found = list[float]()
     for _ in range(20):
         begun.record()
         torch.cuda._sleep(2_000_000)
@@ -110,7 +111,7 @@ def measure(case: Case, split: str, link: Link) -> dict[str, Any]:
     for name, (over, bytes_) in ways.items():
         fast_tensor.HIDDEN_FROM_BYTES = bytes_  # as it is when calls are recorded
         made[name] = Chunks(case, topology, groups_over(over, topology) if over else None)
-        made[name].run(made[name].stream.chunks_to_fill + shares.chunks_before(made[name].steps))
+        made[name].run(made[name].stream.chunks_to_fill + chunks_before(made[name].steps))
         torch.cuda.synchronize()
     for _ in range(TURNS):
         for name, chunks in made.items():

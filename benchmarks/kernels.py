@@ -15,6 +15,7 @@ import json
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,27 +91,30 @@ def row_cases(size: Size) -> Iterator[Case]:
     weight, bias = random(width), random(width)
     hidden, lse = random(tokens, ffn), torch.rand(size.heads, tokens, device=GPU) + 9
     row = tokens * width * 2
-    for fp8 in (False, True):
+
+    def in_precision(fp8: bool) -> Iterator[Case]:
         said = " to e4m3" if fp8 else ""
-        modulated = dict(eps=1e-6, fp8=fp8)
         yield Case(
             name=f"norm and modulate{said}",
-            ours=lambda m=modulated: add_norm(x.clone(), None, None, levels[:, 1], levels[:, 0], **m),
-            twin=lambda m=modulated: add_norm(x.clone(), None, None, levels[:, 1], levels[:, 0], **m),
+            ours=lambda: add_norm(x.clone(), None, None, levels[:, 1], levels[:, 0], eps=1e-6, fp8=fp8),
+            twin=lambda: add_norm(x.clone(), None, None, levels[:, 1], levels[:, 0], eps=1e-6, fp8=fp8),
             moved=2 * row,
         )
         yield Case(
             name=f"gate, add, norm{said}",
-            ours=lambda m=modulated: add_norm(x.clone(), y, levels[:, 2], weight, bias, **m),
-            twin=lambda m=modulated: add_norm(x.clone(), y, levels[:, 2], weight, bias, **m),
+            ours=lambda: add_norm(x.clone(), y, levels[:, 2], weight, bias, eps=1e-6, fp8=fp8),
+            twin=lambda: add_norm(x.clone(), y, levels[:, 2], weight, bias, eps=1e-6, fp8=fp8),
             moved=4 * row,
         )
         yield Case(
             name=f"correct attention{said}",
-            ours=lambda f=fp8: finish_attention([AttentionShare(x[None], lse[None])], 40, fp8=f),
-            twin=lambda f=fp8: finish_attention([AttentionShare(x[None], lse[None])], 40, fp8=f),
+            ours=lambda: finish_attention([AttentionShare(x[None], lse[None])], 40, fp8=fp8),
+            twin=lambda: finish_attention([AttentionShare(x[None], lse[None])], 40, fp8=fp8),
             moved=2 * row,
         )
+
+    for fp8 in (False, True):
+        yield from in_precision(fp8)
     yield Case(
         name="norm of queries",
         ours=lambda: norm_query(x, weight, eps=1e-6),
@@ -120,7 +124,7 @@ def row_cases(size: Size) -> Iterator[Case]:
     yield Case(name="gelu to e4m3", ours=lambda: gelu_rows(hidden), twin=lambda: gelu_rows(hidden), moved=3 * tokens * ffn)
 
 
-def ring_case(size: Size) -> Case:
+def ring_case(size: Size) -> Iterator[Case]:
     head = size.width // size.heads
     qkv, weight_q, weight_k = random(size.tokens, 3 * size.width), random(size.width), random(size.width)
     phases = frame_phases(torch.tensor([100, 101, 102], device=GPU), size.grid, head)
@@ -132,7 +136,7 @@ def ring_case(size: Size) -> Case:
         assert isinstance(q, Tensor), "queries in their own dtype"
         return torch.stack([q, ring[0][index], ring[1][index]])
 
-    return Case(
+    yield Case(
         name="norm, rotate, write ring",
         ours=lambda: write(rings[0]),
         twin=lambda: write(rings[1]),
@@ -142,24 +146,28 @@ def ring_case(size: Size) -> Case:
 
 def product_cases(size: Size) -> Iterator[Case]:
     tokens, width, ffn = size.tokens, size.width, size.ffn
-    for name, inner, outer in (("qkv", width, 3 * width), ("out", width, width), ("up", width, ffn), ("down", ffn, width)):
+
+    def of_layer(name: str, inner: int, outer: int) -> Iterator[Case]:
         x, weight, bias = random(tokens, inner), random(outer, inner, scale=inner**-0.5), random(outer)
         x8, weight8 = quantise(x), quantise(weight)
         flops = 2 * tokens * inner * outer
         yield Case(
             name=f"e4m3 product, {name}",
-            ours=lambda a=x8, b=weight8, c=bias: linear_rows(a, b, c),
-            twin=lambda a=x8, b=weight8, c=bias: F.linear(a.restored(), b.restored(), c.float()),
+            ours=lambda: linear_rows(x8, weight8, bias),
+            twin=lambda: F.linear(x8.restored(), weight8.restored(), bias.float()),
             moved=tokens * inner + inner * outer + 2 * tokens * outer,
             flops=flops,
         )
         yield Case(
             name=f"bf16 product, {name}",
-            ours=lambda a=x, b=weight, c=bias: F.linear(a, b, c),
-            twin=lambda a=x, b=weight, c=bias: F.linear(a.float(), b.float(), c.float()),
+            ours=lambda: F.linear(x, weight, bias),
+            twin=lambda: F.linear(x.float(), weight.float(), bias.float()),
             moved=2 * (tokens * inner + inner * outer + tokens * outer),
             flops=flops,
         )
+
+    for name, inner, outer in (("qkv", width, 3 * width), ("out", width, width), ("up", width, ffn), ("down", ffn, width)):
+        yield from of_layer(name, inner, outer)
     x, weight, bias = random(tokens, width), random(ffn, width, scale=width**-0.5), random(ffn)
     yield Case(
         name="product with gelu",
@@ -212,8 +220,8 @@ def low_attention_cases(size: Size) -> Iterator[Case]:
     for name, where, length in (("a window", starts[:1] * 0, size.keys), ("a chunk", starts, per_frame)):
         yield Case(
             name=f"pack {name} in 8 bits",
-            ours=lambda w=where, n=length: pack(rooms[0], w, n),
-            twin=lambda w=where, n=length: pack(rooms[1], w, n),
+            ours=partial(pack, rooms[0], where, length),
+            twin=partial(pack, rooms[1], where, length),
             moved=6 * len(where) * length * size.width,
         )
     q = PackedQueries.of(random(1, size.tokens, size.heads, head))
@@ -240,13 +248,12 @@ def picture_cases() -> Iterator[Case]:
         yield Case(name=f"merge, norm, SiLU, {channels} channels", ours=painted, twin=painted, moved=4 * y.numel() * 2)
         if channels in (96, 192):
             yield convolution_case(channels, rows, columns, 4)
-    frames = random(3, 60, 104, 768)
-    bias = random(768)
+    pictures, of_split = random(3, 60, 104, 768), random(768)
     yield Case(
         name="split frames",
-        ours=lambda: split_frames(frames, bias),
-        twin=lambda: split_frames(frames, bias),
-        moved=4 * frames.numel(),
+        ours=lambda: split_frames(pictures, of_split),
+        twin=lambda: split_frames(pictures, of_split),
+        moved=4 * pictures.numel(),
     )
     planes, of_three = random(TAPS * 3 + 7, 14, 482, 834, scale=0.1), random(3, scale=0.1)
     yield Case(
@@ -300,10 +307,10 @@ def convolution_case(channels: int, rows: int, columns: int, frames: int) -> Cas
     )
 
 
-def noise_case() -> Case:
+def noise_case() -> Iterator[Case]:
     name = dict(seed=2**40 + 7, epoch=1, chunk=99, step=2)
     shape = (1, 3, 16, 60, 104)
-    return Case(
+    yield Case(
         name="noise",
         ours=lambda: gaussian(shape, **name, device=GPU),
         twin=lambda: gaussian(shape, **name, device="cpu").to(GPU),
@@ -339,14 +346,11 @@ def judge(case: Case) -> dict[str, Any]:
 
 def cases() -> Iterator[tuple[str, Callable[[], Iterator[Case]]]]:
     for size in SIZES:
-        yield size.name, lambda s=size: row_cases(s)
-        yield size.name, lambda s=size: iter([ring_case(s)])
-        yield size.name, lambda s=size: product_cases(s)
-        yield size.name, lambda s=size: attention_cases(s)
-        yield size.name, lambda s=size: low_attention_cases(s)
+        for of_size in (row_cases, ring_case, product_cases, attention_cases, low_attention_cases):
+            yield size.name, partial(of_size, size)
     yield "480x832", picture_cases
     yield "480x832", byte_cases
-    yield "480x832", lambda: iter([noise_case()])
+    yield "480x832", noise_case
 
 
 def main() -> None:

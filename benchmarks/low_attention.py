@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -116,7 +117,7 @@ def measure(shape: Shape) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name, means in WAYS.items():
         asked, packed = PackedQueries.of(numbers.q_1LNH), packed_of(numbers, means)
-        times[name] = timed(lambda a=asked, p=packed: attend_packed(a, p, shape.keys, dtype=BF16))
+        times[name] = timed(partial(attend_packed, asked, packed, shape.keys, dtype=BF16))
         found[name] = costs(shape, 0.0, means)
         found[name] |= {f"{what} in common": cost for what, cost in costs(shape, COMMON, means).items()}
     for name, ms in times.items():

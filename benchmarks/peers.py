@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from millstream.core.config import DiTConfig, ModelSpec, StreamConfig, VAEConfig
 from millstream.planner.memory import tokens_per_frame
@@ -126,7 +126,7 @@ def _attending_to(window: tuple[Tensor, Tensor]) -> Iterator[None]:
     """Their self-attention over the keys and values of a window, the last of which are the chunk's own."""
     from diffusers.models.transformers import transformer_wan
 
-    theirs = transformer_wan.dispatch_attention_fn
+    theirs: Callable[..., Tensor] = transformer_wan.dispatch_attention_fn
     k_ring, v_ring = window
 
     def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
@@ -154,11 +154,11 @@ def _diffusers_decode(stage: Stage, frames: int) -> Callable[[], object]:
 
 
 def _stream_diffusion_chunk(stage: Stage) -> Callable[[], object]:
-    from models.wan.causal_model import CausalWanModel
+    from models.wan.causal_model import CausalWanModel  # type: ignore[import-not-found]  # of their checkout
 
     dit, frames = stage.spec.dit, stage.stream.frames_per_chunk
     with torch.device(stage.device):
-        model: nn.Module = CausalWanModel(
+        model: Any = CausalWanModel(
             dim=dit.width, ffn_dim=dit.ffn, num_heads=dit.heads, num_layers=dit.layers, text_dim=dit.text_width
         )
     model = model.to(stage.dtype).eval()
@@ -202,7 +202,7 @@ def _their_prompt(stage: Stage, dit: DiTConfig) -> dict[str, Any]:
 
 
 def _stream_diffusion_decode(stage: Stage) -> Callable[[], object]:
-    from models.wan.wan_base.modules.vae import WanVAE_
+    from models.wan.wan_base.modules.vae import WanVAE_  # type: ignore[import-not-found]
 
     vae = _vae_config(stage)
     with torch.device(stage.device):

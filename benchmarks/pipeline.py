@@ -19,10 +19,12 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 
 from benchmarks.report import write_report
 from millstream.core.topology import FRONT, LEADER, Topology
 from millstream.engine.engine import Engine
+from millstream.models.dit import CausalDiT
 from millstream.parallel.groups import create_groups
 from millstream.parallel.layers import StagedDiT
 from tests.dist.spread import parallelise
@@ -72,7 +74,9 @@ def run_rank(rank: int, store: str, results: Any) -> None:
     groups = create_groups(TOPOLOGY, rank)
     if rank != FRONT:
         engine = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32")
-        dit = parallelise(engine.generator.dit, TOPOLOGY, groups)
+        whole = engine.generator.dit
+        assert isinstance(whole, CausalDiT), "not shared out yet"
+        dit = parallelise(whole, TOPOLOGY, groups)
         assert isinstance(dit, StagedDiT), "a pipeline has stages"
         engine.generator.dit, dit.may_move = dit, False
         for block in dit.dit.blocks:
@@ -92,7 +96,7 @@ def sleep_for_its_frames(module: torch.nn.Module, args: tuple[Any, ...], x_BFTD:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, mp.Manager() as manager:
         results = manager.dict()
-        mp.spawn(run_rank, args=(f"{folder}/rendezvous", results), nprocs=TOPOLOGY.world_size)
+        spawn(run_rank, args=(f"{folder}/rendezvous", results), nprocs=TOPOLOGY.world_size)
         configuration = {"topology": str(TOPOLOGY), "sleep_ms_per_frame_and_block": 1e3 * SLEEP_S, "rounds": ROUNDS}
         write_report("pipeline", configuration | {"steps": 2, "frames_per_chunk": 3, "simulated": True}, dict(results))
 

@@ -107,8 +107,8 @@ def draw(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
     every[-1].set_xlabel("milliseconds")
-    said = {"F": "forward", "B": "backward", "I": "backward: inputs", "W": "backward: weights"}
-    handles = [Patch(color=colours[kind][0], label=said[kind]) for kind in get_args(PassKind)]
+    meant = {"F": "forward", "B": "backward", "I": "backward: inputs", "W": "backward: weights"}
+    handles = [Patch(color=colours[kind][0], label=meant[kind]) for kind in get_args(PassKind)]
     handles.append(Patch(color="#bbbbbb", label="lighter: a rank's second part"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8, frameon=False)
     figure.savefig(path, dpi=110)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from millstream import Engine
@@ -148,7 +148,7 @@ def capture_together(folder: Path, ranks: int = 2) -> dict[str, list[Path]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(_rank, args=(ranks, port, folder), nprocs=ranks)
+    spawn(_rank, args=(ranks, port, folder), nprocs=ranks)
     return {name: [folder / f"{number}-{rank}.json" for rank in range(ranks)] for number, name in enumerate(TOGETHER)}
 
 

@@ -20,7 +20,7 @@ def listed(sent: Counter[tuple[str, int]]) -> list[dict[str, Any]]:
 
 def sent_ms(sent: Sequence[dict[str, Any]], ranks: int, link: Link) -> float:
     """What a chunk's collectives take between cards, none of it hidden."""
-    return sum(each["times"] * collective_ms(each["kind"], each["bytes"], ranks, link) for each in sent)
+    return sum((each["times"] * collective_ms(each["kind"], each["bytes"], ranks, link) for each in sent), 0.0)
 
 
 def collective_ms(kind: str, size: float, ranks: int, link: Link) -> float:

@@ -245,7 +245,7 @@ def predict(case: Case, split: str, found: dict[str, Any], device: Device, link:
     calls = found["share_ms"] * (there.call.total * there.calls) / (here.call.total * here.calls)
     pictures = tile["ms"] * there.decode_ms / here.decode_ms + sent_ms(tile["sent"], tiles, link) + there.host_ms
     between = sent_ms(found["sent"], topology.mesh_size, link)
-    return 1e3 * work.chunk_frames / max(calls + between + pictures, tile["host_ms"])
+    return float(1e3 * work.chunk_frames / max(calls + between + pictures, tile["host_ms"]))
 
 
 def shown(fps: float | None) -> str:

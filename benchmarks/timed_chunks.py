@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import time
+from typing import Any
 
 from millstream.core.config import parse_size
 from millstream.core.engine_config import EngineConfig
@@ -33,7 +34,7 @@ def make_session(options: argparse.Namespace) -> tuple[Engine, Session]:
     config = EngineConfig(
         model=options.model, weights=(options.weights,), device=options.device, speed=parse_speed(options.fast)
     )
-    engine, changes = Engine(config), {}
+    engine, changes = Engine(config), dict[str, Any]()
     if options.size:
         changes["height"], changes["width"] = parse_size(options.size)
     if options.window is not None:

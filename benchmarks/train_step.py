@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -133,7 +133,7 @@ def planned(case: dict[str, Any]) -> dict[str, float]:
 def prepare(case: dict[str, Any], size: tuple[int, int], device: torch.device) -> Trained:
     spec, rank, plan = find_model(case["model"]), case.get("rank", 0), ParallelPlan()
     asked = dict(model=spec.name, weights=("random",), data="", steps=1, batch=1, lr=1e-5, recompute=case["recompute"])
-    compiler = "inductor" if device.type == "cuda" else "aot_eager"
+    compiler: Literal["inductor", "aot_eager"] = "inductor" if device.type == "cuda" else "aot_eager"
     precision, masters = case.get("precision", "bf16"), case.get("masters", False)
     recipe = TuningRecipe(**asked, precision=precision, masters=masters, compile=compiler)
     is_narrow = rank > 0 or recipe.learns_in == "bf16"

@@ -57,7 +57,7 @@ from millstream.models.registry import load_model
 from millstream.ops.precision import working_dtype
 from millstream.trainer.evaluate.adherence import judge_prompts
 from millstream.trainer.evaluate.classifier import load_classifier
-from millstream.trainer.evaluate.held_back import JudgeTraining, train_judge
+from millstream.trainer.evaluate.held_back import JudgeTraining, render_looks, train_judge
 from millstream.trainer.plan import RECIPES
 from millstream.trainer.policy.recipe import PolicyRecipe, read_policy_recipe
 from millstream.trainer.policy.run import CURVE, PolicyReport, PolicyRun
@@ -112,7 +112,8 @@ def trained(name: str, asked: argparse.Namespace) -> Row:
     plan, folder = CLASSIFIERS[name], asked.out / name
     if asked.miniature:
         plan = JudgeTraining(clips=2, steps=1, batch=2, size=16, examined=2, architecture=plan.architecture, seed=plan.seed)
-    path, found = train_judge(plan, folder, choose_device(asked.device), lambda report: None)
+    device = choose_device(asked.device)
+    path, found = train_judge(plan, render_looks(plan, device), folder, device, lambda report: None)
     path.replace(classifier_path(name, asked))
     return {"named": found, "training": asdict(plan)}
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from typing import Any
 
 import torch
 
@@ -26,7 +27,7 @@ KINDS = {"on time": None, "behind": 0.0, "behind, corrected": 2.0}
 
 def learnt(correction: float | None, *, seed: int, lr: float, steps: int) -> list[float]:
     """How far off the best the streams of each step are."""
-    options = {"asynchronous": correction is not None, "correction": correction or 0.0}
+    options: dict[str, Any] = {"asynchronous": correction is not None, "correction": correction or 0.0}
     noise = StepNoise(levels=LEVELS, last=0.3)
     engine, learner = policy(noise, lr=lr, minibatches=1, rows_at_once=GROUP, **options)
     known, off, ahead = torch.ones(GROUP, dtype=torch.bool), list[float](), None

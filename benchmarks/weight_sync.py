@@ -25,6 +25,7 @@ from benchmarks.report import write_report
 from millstream.core.presets import find_model
 from millstream.course.ranks import on_ranks
 from millstream.engine.device_choice import choose_device
+from millstream.models.dit import CausalDiT
 from millstream.models.registry import load_model
 from millstream.ops.precision import working_dtype
 from millstream.parallel.training.groups import create_world
@@ -48,7 +49,7 @@ def timed(sync: Callable[[int], None], device: torch.device) -> list[float]:
     return found[1:]
 
 
-def engine_of(model: str, weights: str, device: torch.device) -> tuple[RolloutEngine, torch.nn.Module]:
+def engine_of(model: str, weights: str, device: torch.device) -> tuple[RolloutEngine, CausalDiT]:
     """What streams, and what learns: float32, and moved by a little so that there is something to take over."""
     spec, dtype = find_model(model), working_dtype(device)
     loaded = load_model(spec, [weights], device=device, dtype=dtype)

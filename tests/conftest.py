@@ -1,10 +1,11 @@
-"""Shared by all tests: one thread, no network, a fixed seed, no deadlines."""
+"""Shared by all tests: one thread, no network, a fixed seed, no deadlines, logging as it was."""
 
 from __future__ import annotations
 
 import gc
+import logging
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # of this process and those it starts
@@ -50,6 +51,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _same_start() -> None:
+def _same_start() -> Iterator[None]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    handlers = logging.getLogger().handlers.copy()
+    yield
+    assert logging.getLogger().handlers == handlers, "handlers stay, and their stream is closed when the next test logs"

@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -34,7 +35,7 @@ async def a_while(fleet: Fleet, people: list[Person], seconds: float, mean_stay_
     await asyncio.gather(*coming)
 
 
-def _fullest(fleet: Fleet) -> dict[str, str]:
+def _fullest(fleet: Fleet) -> dict[str, Any]:
     return max(fleet.ready(), key=lambda each: len(each["sessions"]))
 
 

@@ -9,6 +9,7 @@ where every chunk is told of its own pictures alone.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -51,7 +52,7 @@ def both_ways(learner: PolicyLearner, made: Trajectories, frames: int) -> list[T
     return [learner.finished(made, learner.steps(learner.actor, made, rows), rows), torch.cat(alone, dim=1)]
 
 
-def gradient(worth: Tensor, weights: list[Tensor]) -> Tensor:
+def gradient(worth: Tensor, weights: Sequence[Tensor]) -> Tensor:
     found = torch.autograd.grad(worth.sum(), weights, retain_graph=True, allow_unused=True)
     return torch.cat([torch.zeros_like(w).flatten() if g is None else g.flatten() for w, g in zip(weights, found, strict=True)])
 

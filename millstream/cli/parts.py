@@ -82,8 +82,8 @@ def plain_errors() -> Iterator[None]:
         if _is_mine_to_say(str(error)):
             typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+    except KeyboardInterrupt as interrupt:
+        typer.echo(str(interrupt) or "stopped", err=True)
         raise typer.Exit(130) from None
 
 

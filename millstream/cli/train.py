@@ -214,7 +214,9 @@ def decoder(
     from millstream.commands.train.decoder import run_train_decoder
 
     with plain_errors():
-        typer.echo(run_train_decoder(weights, out, streams=streams, steps=steps, batch=batch, device=device))
+        written = run_train_decoder(weights, out, streams=streams, steps=steps, batch=batch, device=device)
+        if written is not None:
+            typer.echo(written)
 
 
 @train.command()
@@ -255,7 +257,9 @@ def judge(
     with plain_errors():
         sizes = {"clips": clips, "steps": steps, "batch": batch, "size": size, "examined": min(256, clips)}
         plan = JudgeTraining(**sizes, seed=seed, architecture=architecture)
-        typer.echo(run_train_judge(out, plan, device=device))
+        written = run_train_judge(out, plan, device=device)
+        if written is not None:
+            typer.echo(written)
 
 
 @train.command(name="eval")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -10,16 +11,24 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from millstream.commands.log_lines import LogLines
 from millstream.core.trace import ChunkTiming, Totals
 
 
 @contextmanager
 def counting_bar(name: str, total: int) -> Iterator[Callable[[], None]]:
-    """A progress bar that each call moves by one."""
+    """A progress bar that each call moves by one; in a log, lines."""
     columns = TextColumn("{task.description:>9}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    console, done = Console(stderr=True), itertools.count(1)
+    lines = LogLines(console, counted=name)
+    with Progress(*columns, console=console, disable=not lines.has_bar) as progress:
         task = progress.add_task(name, total=total)
-        yield lambda: progress.advance(task)
+
+        def tick() -> None:
+            progress.advance(task)
+            lines.add(next(done), total)
+
+        yield tick
 
 
 class ChunkProgress:

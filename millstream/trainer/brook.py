@@ -76,13 +76,21 @@ class BrookRun:
         self._rendered: tuple[LatentPool, PixelPool] | None = None
         self._short: PixelPool | None = None
 
-    def train(self, report: Report, show: Show | None = None, *, until: str | None = None) -> None:
-        """All stages in order, or those up to one. Sheets of pictures are made where somebody looks at them."""
+    def train(
+        self,
+        report: Report,
+        show: Show | None = None,
+        *,
+        until: str | None = None,
+        on_asked: Callable[[], None] = lambda: None,
+    ) -> None:
+        """All stages in order, or those up to one. Sheets of pictures are made where somebody looks at them. `on_asked` as
+        `train_stage` has it."""
         for stage in self.plan.stages:
             done = self.folder / f"{stage.name}-average.pt"
             if not done.exists():
                 with self._timed(stage.name):
-                    self._train(stage, done, report, show)
+                    self._train(stage, done, report, show, on_asked)
             self.share.wait()  # until it is written
             self._adopt(stage, read_checkpoint(done))
             if stage.name == until:
@@ -93,7 +101,7 @@ class BrookRun:
         save_bundle(path, BrookParts(final.dit, self.vae, final.text), WORDS, card, torch.float16)
         save_classifier(path.with_name("classifier.safetensors"), self.classifier)
 
-    def _train(self, stage: StagePlan, done: Path, report: Report, show: Show | None) -> None:
+    def _train(self, stage: StagePlan, done: Path, report: Report, show: Show | None, on_asked: Callable[[], None]) -> None:
         method = self._method(stage)
 
         def picture(step: int, average: nn.Module) -> None:
@@ -109,6 +117,7 @@ class BrookRun:
             report=lambda said: report(stage.name, said),
             checkpoint_every=self.plan.checkpoint_every,
             at_checkpoint=picture,
+            on_asked=on_asked,
             share=self.share,
         )
         if not self.share.is_first:

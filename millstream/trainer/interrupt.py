@@ -8,6 +8,10 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 
 
+class Stopped(KeyboardInterrupt):
+    """As it was asked to, with all that was learnt saved."""
+
+
 class Interrupt:
     """While entered, remembers that the person asked to stop."""
 

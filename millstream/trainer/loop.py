@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from millstream.core.errors import MillstreamError
 from millstream.parallel.training.replicas import Replicas
 from millstream.trainer.checkpoint import load_checkpoint, save_checkpoint
-from millstream.trainer.interrupt import Interrupt
+from millstream.trainer.interrupt import Interrupt, Stopped
 from millstream.trainer.optimise import Average, Optimisers, learning_rate
 from millstream.trainer.plan import StagePlan
 from millstream.trainer.share import ALONE, BatchShare
@@ -77,11 +77,13 @@ def train_stage(
     report: Callable[[StepReport], None],
     checkpoint_every: int = 500,
     at_checkpoint: Callable[[int, nn.Module], None] = lambda step, average: None,
+    on_asked: Callable[[], None] = lambda: None,
     stop_after: int | None = None,
     share: BatchShare = ALONE,
 ) -> nn.Module:
     """Train to the stage's end (or `stop_after` steps) and return the averaged module, shown at every checkpoint.
 
+    Asked to stop, it calls `on_asked` in the signal's handler, ends its step, saves and raises `Stopped`.
     On every rank of those that share the method's batches: they learn as one, and the first writes and reports."""
     modules = {turn.name: turn.module for turn in method.turns}
     assert len(modules) == len(method.turns), f"two turns have the same name: {[turn.name for turn in method.turns]}"
@@ -92,7 +94,10 @@ def train_stage(
     path, begun = folder / f"{stage.name}.pt", time.perf_counter()
     done = load_checkpoint(path, modules, optimisers, average, carried) if path.exists() else 0
     end = stage.steps if stop_after is None else min(stage.steps, stop_after)
-    with (folder / f"{stage.name}.jsonl").open("a") if share.is_first else nullcontext() as log, Interrupt() as interrupt:
+    with (
+        (folder / f"{stage.name}.jsonl").open("a") if share.is_first else nullcontext() as log,
+        Interrupt(on_asked) as interrupt,
+    ):
         for step in range(done, end):
             losses: dict[str, Tensor] = {}
             for turn in method.turns:
@@ -115,7 +120,7 @@ def train_stage(
                 if share.is_first:
                     save_checkpoint(path, step + 1, modules, optimisers, average, carried)
                 if stopped:
-                    raise KeyboardInterrupt
+                    raise Stopped
                 if share.is_first:
                     at_checkpoint(step + 1, average.module)
     return average.module

@@ -12,12 +12,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from millstream.commands.train.gallery import Gallery
-from millstream.commands.train.log_lines import LogLines
-from millstream.commands.train.run_folder import writing_to
+from millstream.commands.train.run_folder import say_stopping, writing_to
+from millstream.commands.train.stage_progress import StageProgress
 from millstream.commands.train.tune import process_group
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
@@ -53,13 +52,13 @@ def run_train_brook(*, recipe: Path | None, smoke: bool, out: Path, device: str,
 
 
 def _train_shown(run: BrookRun, console: Console, until: str | None) -> None:
-    with _StageProgress(console) as progress, Gallery(run.folder) as gallery:
+    with StageProgress(console) as progress, Gallery(run.folder) as gallery:
 
         def report(stage: str, said: StepReport) -> None:
             progress.add(stage, said)
             gallery.add_losses(stage, said)
 
-        run.train(report, gallery.add_sheet, until=until)
+        run.train(report, gallery.add_sheet, until=until, on_asked=say_stopping)
 
 
 def _stages(plan: RunPlan) -> list[dict[str, object]]:
@@ -82,35 +81,3 @@ def _table(plan: RunPlan) -> Table:
     latents = plan.pool.clips * plan.pool.latent_frames * spec.dit.channels * (plan.pool.size // 8) ** 2 * 2
     table.add_row("(pool)", f"{plan.pool.clips} clips", "", "", "", f"{latents / MIB:.0f}")
     return table
-
-
-class _StageProgress:
-    """One bar a stage, with its losses."""
-
-    def __init__(self, console: Console) -> None:
-        self._lines = LogLines(console)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.completed}/{task.total}"),
-            TextColumn("{task.fields[said]}"),
-            TimeRemainingColumn(),
-            console=console,
-            expand=True,
-            disable=not self._lines.has_bar,
-        )
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> _StageProgress:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def add(self, stage: str, report: StepReport) -> None:
-        if stage not in self._tasks:
-            self._tasks[stage] = self._progress.add_task(stage, total=report.total, said="")
-        said = " ".join(f"{name} {value:.4f}" for name, value in report.losses.items() if "norm" not in name)
-        self._progress.update(self._tasks[stage], completed=report.step + 1, said=said)
-        self._lines.add(report.step + 1, report.total, f"{stage}  {said}")

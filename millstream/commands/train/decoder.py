@@ -9,6 +9,8 @@ from rich.console import Console
 from torch import nn
 
 from millstream.commands.progress import counting_bar
+from millstream.commands.train.run_folder import say_stopping, writing_to
+from millstream.commands.train.stage_progress import StageProgress
 from millstream.core.errors import ConfigError
 from millstream.engine.engine import Engine
 from millstream.models.brook.files import thin_decoder_path
@@ -18,7 +20,7 @@ from millstream.models.carry import Carry
 from millstream.trainer.data.captions import canonical_captions
 from millstream.trainer.data.scene import sample_scenes
 from millstream.trainer.evaluate.streams import latent_ticks, stream_latents
-from millstream.trainer.loop import LOG_EVERY, StepReport, train_stage
+from millstream.trainer.loop import train_stage
 from millstream.trainer.methods.thin_decoder import ThinDecoderMethod
 from millstream.trainer.methods.vae import psnr
 from millstream.trainer.plan import StagePlan
@@ -31,8 +33,8 @@ HELD_OUT = 8
 """Streams that are only compared."""
 
 
-def run_train_decoder(weights: str, out: Path, *, streams: int, steps: int, batch: int, device: str) -> Path:
-    """The file that was written. One that was begun goes on."""
+def run_train_decoder(weights: str, out: Path, *, streams: int, steps: int, batch: int, device: str) -> Path | None:
+    """The file that was written; None if it was stopped before its end. One that was begun goes on."""
     if streams <= HELD_OUT or min(steps, batch) < 1:
         raise ConfigError(f"give more than {HELD_OUT} streams, and 1 or more steps and batch, got {streams}, {steps}, {batch}")
     engine = Engine("brook", weights=weights, device=device)
@@ -47,19 +49,25 @@ def run_train_decoder(weights: str, out: Path, *, streams: int, steps: int, batc
     thin = BrookDecoder(THIN).to(engine.device)
     nn.utils.convert_conv2d_weight_memory_format(thin, torch.channels_last)
     stage = StagePlan(name="decoder", method="vae", steps=steps, batch=batch, lr=2e-3)
-    out.mkdir(parents=True, exist_ok=True)
     method = ThinDecoderMethod(thin, vae.decoder, raw_RFCYX[HELD_OUT:].clone(), batch=batch)
-    with counting_bar("decoder", steps // LOG_EVERY) as tick:
-
-        def report(_: StepReport) -> None:
-            tick()
-
-        learnt = train_stage(stage, method, out, seed=0, device=engine.device, report=report)
-    assert isinstance(learnt, BrookDecoder)
-    path = out / thin_decoder_path(weights).name
-    save_thin_decoder(path, learnt)
-    Console(stderr=True).print(f"{_likeness(learnt, vae.decoder, raw_RFCYX[:HELD_OUT]):.1f} dB to the whole decoder's pictures")
-    return path
+    console = Console(stderr=True)
+    with writing_to(out):
+        with StageProgress(console) as progress:
+            learnt = train_stage(
+                stage,
+                method,
+                out,
+                seed=0,
+                device=engine.device,
+                report=lambda said: progress.add(stage.name, said),
+                on_asked=say_stopping,
+            )
+        assert isinstance(learnt, BrookDecoder)
+        path = out / thin_decoder_path(weights).name
+        save_thin_decoder(path, learnt)
+        console.print(f"{_likeness(learnt, vae.decoder, raw_RFCYX[:HELD_OUT]):.1f} dB to the whole decoder's pictures")
+        return path
+    return None
 
 
 @torch.inference_mode()

@@ -8,8 +8,9 @@ Shapes: T pixel frames, H height, W width, F latent frames, C channels, Y and X 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,13 +149,7 @@ def prepare(request: PrepareRequest) -> Prepared | None:
     write_card(request.out, card, model.text.encode("")[0])
     part, parts = request.part
     mine = [number for number in range(card.shards) if number % parts == part - 1]
-    with counting_bar("shards", len(mine)) as tick, ThreadPoolExecutor(1) as decoder:
-        for number in mine:
-            path = shard_path(request.out, number)
-            if not path.exists():
-                those = videos[number * VIDEOS_PER_SHARD : (number + 1) * VIDEOS_PER_SHARD]
-                write_shard(path, *_encoded(those, model, card, decoder))
-            tick()
+    _make_shards(request.out, {number: videos[number * VIDEOS_PER_SHARD :][:VIDEOS_PER_SHARD] for number in mine}, model, card)
     if any(not shard_path(request.out, number).exists() for number in range(card.shards)):
         return None
     skipped = _write_skipped(request.out, card)
@@ -165,13 +160,37 @@ def prepare(request: PrepareRequest) -> Prepared | None:
     return Prepared(clips, skipped, list(unknown))
 
 
+def _make_shards(out: Path, shards: Mapping[int, Sequence[CaptionedVideo]], model: LoadedModel, card: DatasetCard) -> None:
+    """Those that are not there, by number."""
+    with counting_bar("video", sum(map(len, shards.values()))) as tick, ThreadPoolExecutor(1) as decoder:
+        for number, videos in shards.items():
+            path = shard_path(out, number)
+            if not path.exists():
+                write_shard(path, *_encoded(_ahead(_found_in(videos, card), decoder), model, tick))
+            else:
+                for _ in videos:
+                    tick()
+
+
 def _encoded(
-    videos: Sequence[CaptionedVideo], model: LoadedModel, card: DatasetCard, decoder: ThreadPoolExecutor
+    found: Iterable[FoundInVideo], model: LoadedModel, tick: Callable[[], None]
 ) -> tuple[list[EncodedClip], list[SkippedVideo]]:
-    """Of a shard's videos. The next clip is decoded while one is encoded; what is kept of it is small."""
+    """Of a shard's videos, with a tick for each; what is kept of a clip is small."""
     clips, skipped = list[EncodedClip](), list[SkippedVideo]()
     text_SE = functools.lru_cache(1)(lambda caption: model.text.encode(caption)[0])
-    for video, found in _ahead(_found_in(videos, card), decoder):
+    for _, in_video in itertools.groupby(found, lambda each: id(each[0])):  # a list may name the same video twice
+        some, left_out = _encoded_video(in_video, model, text_SE)
+        clips += some
+        skipped += left_out
+        tick()
+    return clips, skipped
+
+
+def _encoded_video(
+    found_in_video: Iterable[FoundInVideo], model: LoadedModel, text_SE: Callable[[str], Tensor]
+) -> tuple[list[EncodedClip], list[SkippedVideo]]:
+    clips, skipped = list[EncodedClip](), list[SkippedVideo]()
+    for video, found in found_in_video:
         name = str(video.path)
         match found:
             case FoundClip(start_s, pixels_THW3):
@@ -181,9 +200,8 @@ def _encoded(
             case LeftOut(start_s, why):
                 skipped.append(SkippedVideo(video=name, why=why, start_s=start_s))
             case VideoError():  # of a video that breaks off, nothing is taken
-                clips = [each for each in clips if each.clip.video != name]
                 why = str(found).removeprefix(name).lstrip(": ")  # a line of the list begins with the name
-                skipped = [*(each for each in skipped if each.video != name), SkippedVideo(video=name, why=why)]
+                clips, skipped = [], [SkippedVideo(video=name, why=why)]
     return clips, skipped
 
 
@@ -196,7 +214,7 @@ def _found_in(videos: Sequence[CaptionedVideo], card: DatasetCard) -> Iterator[F
 
 
 def _ahead(found: Iterator[FoundInVideo], thread: ThreadPoolExecutor) -> Iterator[FoundInVideo]:
-    """The next one is made while one is used."""
+    """The next clip is decoded while one is encoded."""
     coming = thread.submit(next, found, None)
     while (item := coming.result()) is not None:
         coming = thread.submit(next, found, None)

@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
 from torch import Tensor
 
+from millstream.commands.log_lines import LogLines
 from millstream.commands.train.gallery import Gallery
-from millstream.commands.train.log_lines import LogLines
 from millstream.commands.train.streams import sample_prompts, sample_streams
 from millstream.commands.train.weights_and_biases import open_wandb
 from millstream.core.config import DiTConfig

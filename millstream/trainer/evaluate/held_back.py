@@ -57,15 +57,21 @@ class JudgeTraining:
 
 
 def train_judge(
-    plan: JudgeTraining, folder: Path, device: torch.device, report: Callable[[StepReport], None]
+    plan: JudgeTraining,
+    looks: PixelPool,
+    folder: Path,
+    device: torch.device,
+    report: Callable[[StepReport], None],
+    on_asked: Callable[[], None] = lambda: None,
 ) -> tuple[Path, dict[str, float]]:
-    """The file that was written, and the share of unseen renders whose attributes it names. A run that was begun goes on."""
+    """From what `render_looks` made of the plan: the file that was written, and the share of unseen renders whose attributes
+    it names. A run that was begun goes on. `on_asked` as `train_stage` has it."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(plan.seed)
-    judge, pool = ARCHITECTURES[plan.architecture]().to(device), render_looks(plan, device)
+    judge = ARCHITECTURES[plan.architecture]().to(device)
     stage = StagePlan(name="judge", method="classify", steps=plan.steps, batch=plan.batch, lr=plan.lr)
-    method = ClassifyMethod(judge, pool, batch=plan.batch)
-    learnt = train_stage(stage, method, folder, seed=plan.seed, device=device, report=report)
+    method = ClassifyMethod(judge, looks, batch=plan.batch)
+    learnt = train_stage(stage, method, folder, seed=plan.seed, device=device, report=report, on_asked=on_asked)
     assert isinstance(learnt, AttributeNet)
     path = folder / "judge.safetensors"
     with Staging(folder) as staging:
@@ -74,11 +80,18 @@ def train_judge(
 
 
 @torch.no_grad()
-def render_looks(plan: JudgeTraining, device: torch.device) -> PixelPool:
-    """Labelled clips as a judge looks at them, [K, 9, 3, 128, 128] in bytes."""
+def render_looks(plan: JudgeTraining, device: torch.device, tick: Callable[[], None] = lambda: None) -> PixelPool:
+    """Labelled clips as a judge looks at them, [K, 9, 3, 128, 128] in bytes. `tick` is called `render_ticks` times."""
     scenes = sample_scenes(plan.clips, seed=plan.seed, device=device)
-    looks = [to_bytes(thinned(pixels)) for pixels in _rendered(scenes, plan.seed, plan.size)]
+    looks = list[Tensor]()
+    for pixels in _rendered(scenes, plan.seed, plan.size):
+        looks.append(to_bytes(thinned(pixels)))
+        tick()
     return PixelPool(pixels_KTCYX=torch.cat(looks), labels=attributes(scenes))
+
+
+def render_ticks(plan: JudgeTraining) -> int:
+    return len(range(0, plan.clips, RENDERED))
 
 
 @torch.no_grad()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 
+import pytest
 from rich.console import Console
 
-from millstream.commands.train.log_lines import LogLines
+from millstream.commands.log_lines import LogLines
+from millstream.commands.progress import counting_bar
 
 
 def steps_logged(seconds_a_step: float, *, steps: int, is_terminal: bool = False) -> list[str]:
@@ -33,3 +35,12 @@ def test_a_line_is_one_line_however_narrow_the_console_is() -> None:
 
 def test_a_terminal_has_a_bar_and_no_lines() -> None:
     assert steps_logged(60.0, steps=5, is_terminal=True) == []
+
+
+def test_what_is_counted_is_in_a_log_before_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    with counting_bar("video", 3) as tick:
+        tick()
+        assert capsys.readouterr().err == "video 1 of 3\n"
+        tick()
+        tick()
+    assert capsys.readouterr().err == "video 3 of 3\n"

@@ -125,6 +125,7 @@ def test_serve_takes_every_plan_that_holds(tmp_path: Path, monkeypatch: pytest.M
         raise Started
 
     monkeypatch.setattr(serving, "load_engine", load_engine)
+    monkeypatch.setattr(serving, "set_up_logging", lambda **_: None)  # of the process that tests run in
     plans, path = plans_that_hold(request_), tmp_path / "plan.json"
     assert plans, "no plan holds, so nothing was tried"
     for topology, record in plans:

@@ -93,6 +93,13 @@ def test_parts_are_made_apart_and_what_is_there_is_not_made_again(videos: Path, 
     assert len(ClipSet(out)) == 3
 
 
+def test_a_log_says_which_video_it_is_at_whatever_shards_are_there(videos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):  # made, then found
+        prepared(videos)
+        said = capsys.readouterr().err.splitlines()
+        assert (said[0], said[-1]) == ("video 1 of 6", "video 6 of 6")
+
+
 def test_latents_do_not_depend_on_how_many_frames_are_encoded_at_once(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = prepared(videos, out=videos.parent / "few")
     monkeypatch.setattr(module, "ENCODED_AT_ONCE", FRAMES)

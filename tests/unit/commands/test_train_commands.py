@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +13,13 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from millstream.commands.train.stage_progress import StageProgress
 from millstream.commands.train.tune import start_command
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS, find_model
 from millstream.models.brook.bundle import build
 from millstream.trainer.brook import BrookRun
+from millstream.trainer.evaluate import held_back
 from millstream.trainer.plan import RECIPES, read_plan
 from tests.unit.cli.test_cli import millstream
 from tests.unit.small_brook import SMALL_BROOK
@@ -131,6 +135,39 @@ def test_what_was_trained_is_judged(run: Path, tmp_path: Path) -> None:
     assert [moment["second"] for moment in moments] == [2.0, 2.0]
     assert all(set(moment["adherence"]) == {"setting", "time", "weather", "thing", "colour", "motion"} for moment in moments)
     assert {path.name for path in plots.iterdir()} == {"adherence.png", "drift.png"}
+
+
+JUDGE_IN_MINIATURE = ("judge", "--clips", 2, "--steps", 2, "--batch", 2, "--size", 16)
+
+
+@pytest.mark.parametrize("command", [("brook", "--smoke"), JUDGE_IN_MINIATURE])
+def test_asked_to_stop_a_run_says_what_is_saved(
+    command: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(StageProgress, "add", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    code, said, log = millstream("train", *command, "--device", "cpu", "--out", tmp_path)
+    assert (code, said) == (0, "")
+    assert f"stopped and saved in {tmp_path}; the same command goes on" in log.splitlines()
+    assert "stopping when this step is done and saved" in capfd.readouterr().err
+    assert list(tmp_path.glob("*.pt"))
+
+
+def test_stopped_at_once_a_run_says_what_it_goes_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BrookRun, "train", interrupted)  # as while it renders
+    code, _, said = millstream("train", "brook", "--smoke", "--device", "cpu", "--out", tmp_path)
+    assert (code, said.strip()) == (130, f"stopped at once; the same command goes on from what is saved in {tmp_path}")
+
+
+def test_a_log_of_a_judges_training_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_back, "RENDERED", 1)
+    code, said, log = millstream("train", *JUDGE_IN_MINIATURE, "--device", "cpu", "--out", tmp_path)
+    assert (code, said.strip()) == (0, str(tmp_path / "judge.safetensors"))
+    lines = log.splitlines()
+    assert lines[:2] == ["renders 1 of 2", "renders 2 of 2"]
+    assert [line.partition(": ")[0] for line in lines[2:4]] == ["step 1 of 2", "step 2 of 2"]
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:

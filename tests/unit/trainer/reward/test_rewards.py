@@ -22,7 +22,7 @@ from millstream.trainer.data.render import render
 from millstream.trainer.data.scene import sample_scenes
 from millstream.trainer.data.vocabulary import COLOURS, THINGS
 from millstream.trainer.evaluate.classifier import FRAMES, HeldBackJudge, load_classifier, save_classifier, thinned
-from millstream.trainer.evaluate.held_back import JudgeTraining, train_judge
+from millstream.trainer.evaluate.held_back import JudgeTraining, render_looks, train_judge
 from millstream.trainer.reward.analytic import brightness, colour_drift, edges, flicker, motion
 from millstream.trainer.reward.attributes import _log_sure, _mean_of_asked, asked_of
 from millstream.trainer.reward.clips import RewardClips
@@ -198,7 +198,8 @@ def test_a_plan_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
 
 @pytest.mark.slow
 def test_a_held_back_judge_is_trained_saved_and_read_again(tmp_path: Path) -> None:
-    path, found = train_judge(JudgeTraining(clips=4, steps=2, batch=2, examined=2, size=64), tmp_path, CPU, lambda report: None)
+    plan = JudgeTraining(clips=4, steps=2, batch=2, examined=2, size=64)
+    path, found = train_judge(plan, render_looks(plan, CPU), tmp_path, CPU, lambda report: None)
     judge = load_classifier(path, CPU)
     assert isinstance(judge, HeldBackJudge)
     assert set(found) == {"setting", "time", "weather", "thing", "colour", "motion"}

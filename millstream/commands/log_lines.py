@@ -14,16 +14,24 @@ EVERY_S = 30.0
 
 
 class LogLines:
-    def __init__(self, console: Console, *, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        console: Console,
+        *,
+        counted: str = "step",
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.has_bar = console.is_interactive
-        self._console, self._every_s, self._clock = console, every_s, clock
+        self._console, self._counted, self._every_s, self._clock = console, counted, every_s, clock
         self._last_s: float | None = None
 
-    def add(self, done: int, total: int, said: str) -> None:
-        """The first step, the last, and what comes when the last line is old."""
+    def add(self, done: int, total: int, said: str = "") -> None:
+        """The first, the last, and what comes when the last line is old."""
         now_s = self._clock()
         is_due = self._last_s is None or now_s - self._last_s >= self._every_s or done == total
         if self.has_bar or not is_due:
             return
         self._last_s = now_s
-        self._console.print(f"step {done} of {total}: {said}", soft_wrap=True, highlight=False, markup=False)
+        line = f"{self._counted} {done} of {total}" + (f": {said}" if said else "")
+        self._console.print(line, soft_wrap=True, highlight=False, markup=False)

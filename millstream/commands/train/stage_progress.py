@@ -1,0 +1,41 @@
+"""What a person sees of stages that learn: a bar each, or lines in a log, with the losses."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from millstream.commands.log_lines import LogLines
+from millstream.trainer.loop import StepReport
+
+
+class StageProgress:
+    """One bar a stage, with its losses."""
+
+    def __init__(self, console: Console) -> None:
+        self._lines = LogLines(console)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.fields[said]}"),
+            TimeRemainingColumn(),
+            console=console,
+            expand=True,
+            disable=not self._lines.has_bar,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> StageProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def add(self, stage: str, report: StepReport) -> None:
+        if stage not in self._tasks:
+            self._tasks[stage] = self._progress.add_task(stage, total=report.total, said="")
+        said = " ".join(f"{name} {value:.4f}" for name, value in report.losses.items() if "norm" not in name)
+        self._progress.update(self._tasks[stage], completed=report.step + 1, said=said)
+        self._lines.add(report.step + 1, report.total, f"{stage}  {said}")
