@@ -107,6 +107,7 @@ class FakeStream:
     """Than what a client may say it has yet to play."""
     sources: tuple[str, ...] = ("stage-left", "sea")
     """Videos that it offers as an input."""
+    examples: tuple[str, ...] = EXAMPLES
     url: str = ""
     sessions: dict[str, FakeSession] = field(default_factory=dict)
     heard: list[Any] = field(default_factory=list)
@@ -133,7 +134,7 @@ class FakeStream:
         self._sockets.add(socket)
         streaming: asyncio.Task[None] | None = None
         try:
-            await socket.send_text(words.encode(hello(self.sources)))
+            await socket.send_text(words.encode(hello(self.sources, self.examples)))
             while True:
                 message = await socket.receive()
                 if message["type"] == "websocket.disconnect":
@@ -256,11 +257,11 @@ class FakeStream:
                 session.queued.append(receipt)
 
 
-def hello(sources: tuple[str, ...] = ()) -> say.Hello:
+def hello(sources: tuple[str, ...], examples: tuple[str, ...]) -> say.Hello:
     defaults = say.Defaults(
         size=f"{SIZE}x{SIZE}", fps=FPS, steps=(1000, 750, 500, 250), window=21, sink=3, lead_s=1.0, noise_scale=0.7, seed=0
     )
-    return say.Hello(model="painted", defaults=defaults, limits={}, examples=EXAMPLES, sources=sources)
+    return say.Hello(model="painted", defaults=defaults, limits={}, examples=examples, sources=sources)
 
 
 def previews(prompts: tuple[str, ...]) -> say.Previews:

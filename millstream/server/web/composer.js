@@ -13,6 +13,7 @@ export class Composer {
   #history = [];
   #place = 0; // in the history; its length means the draft
   #draft = "";
+  #running = false;
 
   constructor({ form, prompt, sendLabel, status, unknown, examples, modes, blend, blendField }, onSend, onDraft) {
     Object.assign(this, { form, prompt, sendLabel, status, unknown, examples, modes, blend, blendField, onSend, onDraft });
@@ -72,6 +73,7 @@ export class Composer {
 
   /** Sending starts a stream, or changes the one that runs. */
   setRunning(running) {
+    this.#running = running;
     this.sendLabel.textContent = running ? "Send" : "Start";
   }
 
@@ -87,7 +89,9 @@ export class Composer {
     this.unknown.hidden = !text;
   }
 
+  /** Whoever starts without a word gets the first example; a stream that runs is not changed by that. */
   #send(mode) {
+    if (!this.text && !this.#running) this.text = this.examples.querySelector("button")?.textContent ?? "";
     if (!this.text) {
       this.say("Say what the stream should show.", "bad");
       return;

@@ -33,6 +33,30 @@ def test_an_example_starts_a_stream_with_one_click(page: Page, server: FakeStrea
     assert isinstance(server.heard[0], Start)
 
 
+def test_an_empty_box_starts_the_first_example_and_shows_it(page: Page, server: FakeStream) -> None:
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(screen.phase(page)).to_have_text("live")
+    expect(page.get_by_role("textbox", name="Prompt")).to_have_value(EXAMPLES[0])
+    expect(page.get_by_role("img", name=f"The stream: {EXAMPLES[0]}")).to_be_visible()
+
+
+def test_an_empty_box_changes_no_stream_that_runs(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    expect(screen.phase(page)).to_have_text("live")
+    screen.start(page, " ")
+    expect(page.get_by_role("status", name="Last change")).to_have_text("Say what the stream should show.")
+    assert controls(server) == []
+
+
+def test_words_are_asked_for_where_there_are_no_examples(page: Page, server: FakeStream) -> None:
+    server.examples = ()
+    page.reload()
+    expect(screen.phase(page)).to_have_text("ready")
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page.get_by_role("status", name="Last change")).to_have_text("Say what the stream should show.")
+    assert server.heard == []
+
+
 EVERY_STATUS = """() => {
     const status = document.querySelector("#prompt-status");
     window.said = [];
