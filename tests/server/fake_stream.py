@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
@@ -64,6 +64,11 @@ class FakeSession:
     paused: bool = False
     queued: list[Receipt] = field(default_factory=list)
     prompts_due: list[str] = field(default_factory=list)
+
+    def last_chunk(self, format: Format) -> tuple[say.ChunkHeader, tuple[bytes, ...]]:
+        """Once more, for somebody who comes while nothing moves."""
+        before = replace(self, index=self.index - 1, media_s=self.media_s - FRAMES / self.fps, queued=[], prompts_due=[])
+        return before.next_chunk(format, dropped=0)[:2]
 
     def next_chunk(self, format: Format, dropped: int) -> tuple[say.ChunkHeader, tuple[bytes, ...], bytes | None]:
         if self.prompts_due:
@@ -201,6 +206,9 @@ class FakeStream:
     async def play(self, socket: WebSocket, session: FakeSession, format: Format) -> None:
         """Two chunks ahead of the clock, as far as the viewer has played."""
         begun, first_s, opened = time.monotonic(), session.media_s, False
+        if session.paused and session.index and format != "mp4":
+            header, parts = session.last_chunk(format)
+            await socket.send_bytes(words.with_header(header, *parts))
         while True:
             if session.paused or session.media_s - first_s > FRAMES / session.fps + time.monotonic() - begun:
                 await asyncio.sleep(0.01)

@@ -96,6 +96,19 @@ def test_a_paused_stream_is_still_paused_after_a_lost_connection(page: Page, ser
     expect(screen.phase(page)).to_have_text("live")
 
 
+def test_a_paused_stream_is_still_paused_after_a_reload_and_shows_where_it_is(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_role("button", name="Pause").click()
+    expect(screen.phase(page)).to_have_text("paused")
+    page.reload()
+    expect(page.get_by_role("img", name="The stream: a kite")).to_be_visible()
+    expect(screen.phase(page)).to_have_text("paused")
+    page.keyboard.press("Space")
+    screen.wait_until_moving(page)
+    expect(screen.phase(page)).to_have_text("live")
+
+
 def test_video_is_played_when_asked_for_and_goes_on_after_a_lost_connection(page: Page, server: FakeStream) -> None:
     page.get_by_text("New stream", exact=True).click()
     page.get_by_label("Pictures").select_option("mp4")
