@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -42,7 +42,7 @@ WEB = Path(millstream.__file__).parent / "server" / "web"
 FPS, FRAMES, SIZE = 16.0, 8, 64
 EXAMPLES = ("a red balloon over green hills", "a yellow boat at sunset", "a comet in outer space")
 GIBBERISH = "blorp"
-"""The one word this model does not know."""
+"""What no word has that this model knows."""
 
 
 def paint(prompt: str, first: int) -> NDArray[np.uint8]:
@@ -88,7 +88,7 @@ class FakeSession:
             format=format,
             sizes=tuple(len(part) for part in parts),
             prompts=(WeightedPrompt(self.prompt),),
-            unknown=(GIBBERISH,) if GIBBERISH in self.prompt else (),
+            unknown=tuple(word for word in self.prompt.split() if GIBBERISH in word),
             receipts=applied,
             total_ms=120.0,
             phases_ms={"prompt": 10.0, "step": 80.0, "decode": 25.0},
@@ -108,6 +108,8 @@ class FakeStream:
     dropped: int = 0
     """What chunk headers say about a client that reads too slowly."""
     overloaded: bool = False
+    is_slow: bool = False
+    """So slow that no chunk comes."""
     is_older: bool = False
     """Than what a client may say it has yet to play."""
     sources: tuple[str, ...] = ("stage-left", "sea")
@@ -210,7 +212,7 @@ class FakeStream:
             header, parts = session.last_chunk(format)
             await socket.send_bytes(words.with_header(header, *parts))
         while True:
-            if session.paused or session.media_s - first_s > FRAMES / session.fps + time.monotonic() - begun:
+            if session.paused or self.is_slow or session.media_s - first_s > FRAMES / session.fps + time.monotonic() - begun:
                 await asyncio.sleep(0.01)
                 continue
             header, parts, opening = session.next_chunk(format, self.dropped)
@@ -299,6 +301,10 @@ def receipt_message(receipt: Receipt, state: Literal["queued", "applied"] = "que
     return say.ReceiptMessage(control_id=receipt.control_id, state=state, chunk_index=receipt.chunk_index)
 
 
+async def no_branches(request: Request) -> Response:
+    return JSONResponse({"branches": []})
+
+
 async def recording(request: Request) -> Response:
     return Response(b"a recording", media_type="video/mp4")
 
@@ -309,6 +315,7 @@ def fake_stream() -> Iterator[FakeStream]:
     routes = [
         WebSocketRoute("/v1/stream", fake.connection),
         Route("/recording.mp4", recording),
+        Route("/v1/sessions/{session}/branches", no_branches),
         Mount("/", StaticFiles(directory=WEB, html=True)),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(SafeHeaders)])  # the page works under the policy it is served with
