@@ -68,7 +68,7 @@ export class Composer {
 
   /** Another stream is steered from now on: its prompt stands here, unless a new one is being written. */
   follow(prompt) {
-    if (!this.text || this.#history.includes(this.text)) this.text = prompt;
+    if (prompt && (!this.text || this.#history.includes(this.text))) this.text = prompt;
   }
 
   /** Sending starts a stream, or changes the one that runs. */

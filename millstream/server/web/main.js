@@ -59,7 +59,7 @@ const keeping = new Keeping(
     shelfDialog: $("shelf-dialog"), shelfList: $("shelf-list"), shelfEmpty: $("shelf-empty"),
   },
   stream,
-  { toast, promptNow: () => promptInForce || composer.text, onRestore: (snapshot) => open({ type: "restore", snapshot }) },
+  { toast, promptNow: () => promptInForce || composer.text, onRestore: goOnFrom },
 );
 new Elsewhere(
   {
@@ -134,6 +134,11 @@ async function open(opening) {
   begin(opening);
 }
 
+function goOnFrom({ snapshot, prompt }) {
+  composer.follow(prompt);
+  open({ type: "restore", snapshot });
+}
+
 /** Another branch is the one that is steered; this one goes on without. */
 function steer(session, prompt) {
   stream.leave();
@@ -201,8 +206,9 @@ stream.addEventListener("packet", ({ detail }) => {
   const { header } = detail;
   if (header.type === "chunk") {
     if (header.index === newest.index && header.media_s === newest.media_s) return; // sent again after a lost connection
-    newest = header;
     promptInForce = header.prompts.at(-1).text;
+    if (newest === NOTHING && !composer.text) composer.text = promptInForce; // of a stream that one comes back to
+    newest = header;
     timeline.add(stream.live.session, header, stream.arrived(header));
     meters.chunk(header);
     composer.doubt(header.unknown);
@@ -224,9 +230,10 @@ stream.addEventListener("stats", ({ detail }) => {
 stream.addEventListener("network", ({ detail }) => meters.network(detail.ms));
 stream.addEventListener("fault", ({ detail }) => toast(detail.message));
 
-stream.addEventListener("queued", ({ detail: { id, name, chunk } }) => {
+stream.addEventListener("queued", ({ detail: { id, name, control, chunk } }) => {
   timeline.queue(id, name, chunk);
-  composer.say(strings.queued(name, chunk), "queued");
+  const waits = stream.phase === "paused" && control.type !== "resume";
+  composer.say(waits ? strings.waitsForResume(name) : strings.queued(name, chunk), "queued");
 });
 stream.addEventListener("applied", ({ detail: { id, name, chunk } }) => {
   timeline.settle(id);
@@ -249,7 +256,8 @@ stream.addEventListener("phase", ({ detail }) => {
   }
   document.body.dataset.phase = phase;
   showChip();
-  $("welcome").hidden = stream.hasPicture || !["idle", "connecting"].includes(phase) || view !== null;
+  $("welcome").hidden = stream.hasPicture || phase !== "idle" || view !== null;
+  $("soon").hidden = stream.hasPicture || !["connecting", "live"].includes(phase);
   $("pause-label").textContent = phase === "paused" ? "Resume" : "Pause";
   $("pause").setAttribute("aria-pressed", phase === "paused");
   $("pause-icon").setAttribute("href", `icons.svg#${phase === "paused" ? "play" : "pause"}`);
@@ -298,6 +306,7 @@ function onFrame(at) {
 }
 
 function onChunk(header) {
+  $("soon").hidden = true;
   timeline.show(header.index);
   stream.shown(header);
   $("picture").setAttribute("aria-label", `The stream: ${strings.mix(header.prompts)}`);
@@ -378,5 +387,7 @@ addEventListener("pagehide", () => {
 });
 const left = view === null ? memory.leftBehind.take() : null;
 if (view !== null) open({ type: "view", view });
-else if (left !== null) open({ type: "attach", session: left });
-else stream.greet();
+else if (left !== null) {
+  stream.addEventListener("live", () => branches.look(), { once: true });
+  open({ type: "attach", session: left });
+} else stream.greet();

@@ -93,6 +93,7 @@ export const foreign = (id) => id.replace(/^osc-(.+)-\d+$|.+/, (_, kind) => (kin
 export const notSent = () => "Not sent: there is no connection just now.";
 export const inLine = () => "Still in line: say it again once the stream runs.";
 export const queued = (name, chunk) => `${capital(name)} queued for chunk ${chunk}`;
+export const waitsForResume = (name) => `${capital(name)} shows once you resume`;
 export const applied = (name, chunk) => `${capital(name)} applied at chunk ${chunk}`;
 export const seen = (name, chunk, seconds) => `${applied(name, chunk)}, on screen after ${seconds.toFixed(1)} s`;
 export const unknown = (words) => `Not understood: ${words.map((word) => `“${word}”`).join(", ")}`;

@@ -80,6 +80,7 @@ def test_a_reload_comes_back_to_the_same_session(page: Page, server: FakeStream)
     page.reload()
     expect(screen.phase(page)).to_have_text("live")
     screen.wait_until_moving(page)
+    expect(page.get_by_role("textbox", name="Prompt")).to_have_value("a kite")
     assert len(server.sessions) == 1
 
 

@@ -57,6 +57,27 @@ def test_words_are_asked_for_where_there_are_no_examples(page: Page, server: Fak
     assert server.heard == []
 
 
+def test_until_the_first_picture_the_page_says_that_it_comes(page: Page, server: FakeStream) -> None:
+    server.is_slow = True
+    screen.start(page, "a kite")
+    expect(screen.phase(page)).to_have_text("live")
+    expect(page.get_by_text("It begins in a moment.")).to_be_visible()
+    server.is_slow = False
+    screen.wait_until_moving(page)
+    expect(page.get_by_text("It begins in a moment.")).to_be_hidden()
+
+
+def test_a_change_of_a_paused_stream_is_said_to_wait(page: Page) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_role("button", name="Pause").click()
+    expect(screen.phase(page)).to_have_text("paused")
+    screen.start(page, "a comet")
+    expect(page.get_by_role("status", name="Last change")).to_have_text("Prompt shows once you resume")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("status", name="Last change")).to_contain_text("Prompt applied")
+
+
 EVERY_STATUS = """() => {
     const status = document.querySelector("#prompt-status");
     window.said = [];
