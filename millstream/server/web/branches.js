@@ -75,7 +75,7 @@ export class Branches {
   /** What branches there are by now. A page that was loaded again knows of none before it looks. */
   async look() {
     clearTimeout(this.#looking);
-    const session = this.main.live?.session;
+    const session = (this.main.phase === "ended" ? this.#nodes[0] : this.main.live)?.session;
     const answer = session ? await this.#fetch(`/v1/sessions/${session}/branches`) : null;
     if (answer?.ok) this.#show((await answer.json()).branches);
     if (!this.tree.hidden) this.#looking = setTimeout(() => this.look(), LOOK_EVERY_MS);
@@ -86,7 +86,6 @@ export class Branches {
     const known = this.#thumbnail(session);
     [this.canvas.width, this.canvas.height] = [known.width, known.height];
     this.canvas.getContext("2d", { alpha: false }).drawImage(known, 0, 0);
-    this.label.textContent = strings.branch(this.#name(session));
     const stream = new Stream(this.main.url);
     stream.key = this.main.key;
     this.#beside = { session, stream, player: null };
@@ -95,11 +94,13 @@ export class Branches {
     stream.addEventListener("live", ({ detail: { config } }) => this.#prepare(stream, config));
     stream.addEventListener("packet", ({ detail: { header, payload } }) => {
       if (header.type !== "chunk" || this.#beside?.stream !== stream) return;
+      stream.arrived(header);
       this.timeline.add(session, header, []);
       this.#beside.player?.push(header, splitParts(header, payload));
     });
     stream.addEventListener("phase", ({ detail }) => {
       if (["ended", "refused"].includes(detail.phase)) this.#lost(stream);
+      else if (this.#beside?.stream === stream) this.label.textContent = strings.besideName(this.#name(session), detail.phase);
     });
     stream.open({ type: "attach", session, formats: STILLS });
   }
@@ -164,7 +165,10 @@ export class Branches {
 
   /** The stream that was steered has ended, its branches have not: the one beside is steered now. */
   #takeOver() {
-    if (!this.#beside) return;
+    if (!this.#beside) {
+      this.#show(this.#others());
+      return;
+    }
     const { session } = this.#beside;
     this.#putAway();
     this.#steer(session);

@@ -99,6 +99,7 @@ export const seen = (name, chunk, seconds) => `${applied(name, chunk)}, on scree
 export const unknown = (words) => `Not understood: ${words.map((word) => `“${word}”`).join(", ")}`;
 
 export const branch = (name) => `Branch ${name}`;
+export const besideName = (name, phase) => (phase === "paused" ? `${branch(name)} · paused` : branch(name));
 export const forked = (name, chunk) => `Branch ${name} goes on from chunk ${chunk}, beside this one. Steer either.`;
 export const kept = (name) => `Branch ${name} is kept, the others end.`;
 export const node = (name, { steered, beside, prompt }) => `${name}${steered ? " · steered" : beside ? " · beside" : ""} · ${prompt}`;

@@ -177,6 +177,20 @@ def test_everything_can_be_done_from_the_keyboard(page: Page, server: FakeStream
     expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
 
 
+def test_the_strip_is_one_stop_for_tab_and_walked_by_arrow_keys(page: Page) -> None:
+    screen.start(page, "a kite")
+    page.wait_for_function("() => document.querySelectorAll('.cell').length > 3")
+    page.get_by_role("button", name="Pause").focus()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("list", name="Chunks, oldest first")).to_be_focused()
+    page.keyboard.press("ArrowLeft")
+    newest = int(re.findall(r"\d+", page.locator(".from:focus").get_attribute("title") or "")[0])
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_role("button", name=f"Go on from chunk {newest - 1} in a branch")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.locator(".from:focus")).to_have_count(0)
+
+
 def test_earlier_prompts_come_back_with_the_arrow_keys(page: Page) -> None:
     prompt = page.get_by_role("textbox", name="Prompt")
     for text in ("a kite", "a comet"):
