@@ -78,7 +78,7 @@ const branches = new Branches(
   { toast, picture: $("picture"), timeline, onSteer: steer },
 );
 const futures = new Futures({ list: $("futures"), button: $("preview") }, stream, {
-  onChoose: (prompt) => (futures.clear(), composer.choose(prompt)),
+  onChoose: (prompt) => composer.choose(prompt),
   onConsider: (prompt) => composer.consider(prompt),
   onNote: (text) => text && toast(text),
 });
@@ -108,6 +108,7 @@ let stalled_s = 0;
 
 /** A prompt changes the stream that runs, or starts one; what is only away or in line is not started twice. */
 function say(said) {
+  futures.clear(); // of a moment before this
   if (stream.phase === "waiting") composer.say(strings.inLine(), "bad");
   else if (stream.running || (stream.phase === "lost" && stream.live)) change({ type: "prompt", ...said });
   else start(said.prompt);

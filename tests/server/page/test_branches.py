@@ -106,6 +106,10 @@ def test_a_fork_of_a_paused_stream_is_seen_in_the_tree_with_its_picture(chrome: 
         assert tree is not None
         assert path is not None
         assert path["x"] + path["width"] <= tree["x"] + tree["width"], "it begins at the end of its parent, not beyond"
+        page.set_viewport_size({"width": 1280, "height": 500})
+        low = page.get_by_role("list", name="Branches").bounding_box()
+        assert low is not None
+        assert low["height"] > 50, "a low window still shows a branch"
         black = 16 * 16 * 255
         assert page.evaluate(MEAN, "beside-picture") > black
         row.get_by_role("button").first.focus()
