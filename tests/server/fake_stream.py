@@ -102,7 +102,8 @@ class FakeSession:
 
 @dataclass
 class FakeStream:
-    admission: Literal["admit", "refuse", "wait"] = "admit"
+    admission: Literal["admit", "refuse", "reject", "wait"] = "admit"
+    """`reject` is of what cannot be asked for."""
     offer: dict[str, Any] | None = None
     """What would not be refused."""
     dropped: int = 0
@@ -172,6 +173,9 @@ class FakeStream:
             if self.admission == "refuse":
                 reason = "3 streams use 0.93 of the device; one more needs 0.31"
                 await socket.send_text(words.encode(say.ErrorMessage(code="refused", message=reason, offer=self.offer)))
+                return
+            if self.admission == "reject":
+                await socket.send_text(words.encode(say.ErrorMessage(code="bad_message", message="size must be HEIGHTxWIDTH")))
                 return
             waiting = say.WaitingMessage(position=2, expected_wait_s=30.0, reason="every place is taken")
             await socket.send_text(words.encode(waiting))

@@ -102,6 +102,7 @@ const NOTHING = { index: -1, media_s: 0 };
 let newest = NOTHING;
 let dropped = 0;
 let strained = false;
+let refusal; // the code of the error, where there was one
 let stalled_s = 0;
 
 // What a person asks for.
@@ -153,6 +154,7 @@ function begin(opening) {
   stage.reset();
   futures.clear();
   meters.clear();
+  explainRate("");
   composer.say("");
   [newest, dropped, stalled_s] = [NOTHING, 0, 0];
   stream.open({ ...opening, formats: formats() });
@@ -199,7 +201,7 @@ stream.addEventListener("live", ({ detail: { format, config, note } }) => {
 stream.addEventListener("rate", ({ detail: { fps, lead_s, note } }) => {
   Object.assign(stream.live.config, { fps, lead_s });
   stage.setPace({ fps, lead_s });
-  if (source.sendsFrames) source.pump(geometry(stream.live.config), (blob) => stream.sendFrame(blob));
+  if (source.isPumping) source.pump(geometry(stream.live.config), (blob) => stream.sendFrame(blob));
   explainRate(note);
 });
 
@@ -256,6 +258,7 @@ stream.addEventListener("phase", ({ detail }) => {
     return;
   }
   document.body.dataset.phase = phase;
+  refusal = detail.code;
   showChip();
   $("welcome").hidden = stream.hasPicture || phase !== "idle" || view !== null;
   $("soon").hidden = stream.hasPicture || !["connecting", "live"].includes(phase);
@@ -330,7 +333,7 @@ function geometry({ size, height, width, fps }) {
 
 function showChip() {
   document.body.toggleAttribute("data-strained", strained);
-  const text = strings.chip(stream.phase, { watching: view !== null, strained });
+  const text = strings.chip(stream.phase, { watching: view !== null, strained, refusal });
   if ($("chip").textContent !== text) $("chip").textContent = text;
 }
 

@@ -7,11 +7,12 @@ const CHIPS = {
   live: "live",
   paused: "paused",
   lost: "reconnecting",
-  refused: "no room",
   ended: "ended",
 };
+const REFUSALS = { refused: "no room", not_found: "gone" };
 
-export function chip(phase, { watching, strained }) {
+export function chip(phase, { watching, strained, refusal }) {
+  if (phase === "refused") return REFUSALS[refusal] ?? "not started";
   if (phase !== "live") return CHIPS[phase];
   return strained ? "overloaded" : watching ? "watching" : "live";
 }

@@ -178,3 +178,17 @@ def test_a_view_link_shows_the_stream_and_steers_nothing(page: Page, server: Fak
 def test_a_view_link_to_nothing_says_so(page: Page, server: FakeStream) -> None:
     page.goto(f"{server.url}/?view=gone")
     expect(page.get_by_role("alert")).to_contain_text("That stream is not there any more.")
+    expect(screen.phase(page)).to_have_text("gone")
+
+
+def test_a_size_that_is_none_is_not_called_a_lack_of_room(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    expect(screen.phase(page)).to_have_text("live")
+    server.change_rate(server.sessions["s0"], 8.0, "slower")
+    expect(page.get_by_role("status", name="How the stream is paced")).to_be_visible()
+    server.admission = "reject"
+    page.get_by_text("New stream", exact=True).click()
+    page.get_by_role("button", name="Start over").click()
+    expect(page.get_by_role("alert")).to_contain_text("Size must be HEIGHTxWIDTH")
+    expect(screen.phase(page)).to_have_text("not started")
+    expect(page.get_by_role("status", name="How the stream is paced")).to_be_hidden()
