@@ -17,15 +17,16 @@ import { Steering } from "./steering.js";
 import { Stream } from "./stream.js";
 import { Timeline } from "./timeline.js";
 import { toggleTheme } from "./theme.js";
+import { toaster } from "./toast.js";
 import * as strings from "./strings.js";
 
 const $ = (id) => document.getElementById(id);
 const REFRESH_MS = 500;
 const MAX_STALL_S = 0.03; // of a second; more than that is seen
 const WARN_AGAIN_S = 60; // the same warning is not repeated sooner
-const TOAST_S = 8;
 const STILLS = ["jpeg", "webp"]; // the quickest to encode first
 
+const toast = toaster($("toast"));
 const stream = new Stream(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/stream`);
 const stage = new Stage({
   frame: $("frame"), picture: $("picture"), video: $("video"), glow: $("glow"),
@@ -127,6 +128,13 @@ function start(prompt, instead = {}) {
     ...(source.named && { source: source.named }),
     ...instead,
   });
+}
+
+/** With what is in the box or was shown last; where there is neither, as Start does. */
+function startOver(instead) {
+  const prompt = composer.text || promptInForce;
+  if (prompt) start(prompt, instead);
+  else $("composer").requestSubmit();
 }
 
 async function open(opening) {
@@ -279,9 +287,8 @@ function explainRate(note) {
 /** Words for the phases in which there is no moving picture. */
 function explain(phase, detail) {
   const own = { action: "Start your own", act: () => location.assign("/") };
-  const prompt = composer.text || promptInForce;
-  const again = view ? own : { action: "Start again", act: () => start(prompt) };
-  const instead = detail.offer ? { action: strings.offer(detail.offer), act: () => start(prompt, detail.offer) } : again;
+  const again = view ? own : { action: "Start again", act: () => startOver() };
+  const instead = detail.offer ? { action: strings.offer(detail.offer), act: () => startOver(detail.offer) } : again;
   const sayings = {
     waiting: () => stage.say(strings.waiting(detail), { action: "Leave the line", act: () => stream.greet() }),
     lost: () => stage.say(strings.lost(stream.hasPicture, detail.retry_s), { action: "Try now", act: () => stream.reconnect() }),
@@ -350,20 +357,12 @@ function useKey() {
   if (!stream.running) stream.greet();
 }
 
-let toastTimer = 0;
-function toast(text) {
-  $("toast").textContent = text;
-  $("toast").hidden = false;
-  clearTimeout(toastTimer);
-  toastTimer = setTimeout(() => ($("toast").hidden = true), TOAST_S * 1000);
-}
-
 const fullscreen = () => (document.fullscreenElement ? document.exitFullscreen() : $("frame").requestFullscreen());
 const help = () => $("help-dialog").showModal();
 
 const clicks = { theme: toggleTheme, help, fullscreen, pause: pauseOrResume, preview, cut: () => change({ type: "cut" }) };
 for (const [id, act] of Object.entries(clicks)) $(id).addEventListener("click", act);
-$("restart").addEventListener("click", () => start(composer.text || promptInForce));
+$("restart").addEventListener("click", () => startOver());
 $("stop").addEventListener("click", () => stream.stop());
 $("key").addEventListener("change", useKey);
 

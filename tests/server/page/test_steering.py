@@ -40,6 +40,12 @@ def test_an_empty_box_starts_the_first_example_and_shows_it(page: Page, server: 
     expect(page.get_by_role("img", name=f"The stream: {EXAMPLES[0]}")).to_be_visible()
 
 
+def test_starting_over_before_anything_was_said_starts_the_first_example(page: Page) -> None:
+    page.get_by_text("New stream", exact=True).click()
+    page.get_by_role("button", name="Start over").click()
+    expect(page.get_by_role("img", name=f"The stream: {EXAMPLES[0]}")).to_be_visible()
+
+
 def test_an_empty_box_changes_no_stream_that_runs(page: Page, server: FakeStream) -> None:
     screen.start(page, "a kite")
     expect(screen.phase(page)).to_have_text("live")
