@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -42,7 +42,7 @@ WEB = Path(millstream.__file__).parent / "server" / "web"
 FPS, FRAMES, SIZE = 16.0, 8, 64
 EXAMPLES = ("a red balloon over green hills", "a yellow boat at sunset", "a comet in outer space")
 GIBBERISH = "blorp"
-"""The one word this model does not know."""
+"""What no word has that this model knows."""
 
 
 def paint(prompt: str, first: int) -> NDArray[np.uint8]:
@@ -65,6 +65,11 @@ class FakeSession:
     queued: list[Receipt] = field(default_factory=list)
     prompts_due: list[str] = field(default_factory=list)
 
+    def last_chunk(self, format: Format) -> tuple[say.ChunkHeader, tuple[bytes, ...]]:
+        """Once more, for somebody who comes while nothing moves."""
+        before = replace(self, index=self.index - 1, media_s=self.media_s - FRAMES / self.fps, queued=[], prompts_due=[])
+        return before.next_chunk(format, dropped=0)[:2]
+
     def next_chunk(self, format: Format, dropped: int) -> tuple[say.ChunkHeader, tuple[bytes, ...], bytes | None]:
         if self.prompts_due:
             self.prompt = self.prompts_due.pop()
@@ -83,7 +88,7 @@ class FakeSession:
             format=format,
             sizes=tuple(len(part) for part in parts),
             prompts=(WeightedPrompt(self.prompt),),
-            unknown=(GIBBERISH,) if GIBBERISH in self.prompt else (),
+            unknown=tuple(word for word in self.prompt.split() if GIBBERISH in word),
             receipts=applied,
             total_ms=120.0,
             phases_ms={"prompt": 10.0, "step": 80.0, "decode": 25.0},
@@ -97,16 +102,20 @@ class FakeSession:
 
 @dataclass
 class FakeStream:
-    admission: Literal["admit", "refuse", "wait"] = "admit"
+    admission: Literal["admit", "refuse", "reject", "wait"] = "admit"
+    """`reject` is of what cannot be asked for."""
     offer: dict[str, Any] | None = None
     """What would not be refused."""
     dropped: int = 0
     """What chunk headers say about a client that reads too slowly."""
     overloaded: bool = False
+    is_slow: bool = False
+    """So slow that no chunk comes."""
     is_older: bool = False
     """Than what a client may say it has yet to play."""
     sources: tuple[str, ...] = ("stage-left", "sea")
     """Videos that it offers as an input."""
+    examples: tuple[str, ...] = EXAMPLES
     url: str = ""
     sessions: dict[str, FakeSession] = field(default_factory=dict)
     heard: list[Any] = field(default_factory=list)
@@ -133,7 +142,7 @@ class FakeStream:
         self._sockets.add(socket)
         streaming: asyncio.Task[None] | None = None
         try:
-            await socket.send_text(words.encode(hello(self.sources)))
+            await socket.send_text(words.encode(hello(self.sources, self.examples)))
             while True:
                 message = await socket.receive()
                 if message["type"] == "websocket.disconnect":
@@ -164,6 +173,9 @@ class FakeStream:
             if self.admission == "refuse":
                 reason = "3 streams use 0.93 of the device; one more needs 0.31"
                 await socket.send_text(words.encode(say.ErrorMessage(code="refused", message=reason, offer=self.offer)))
+                return
+            if self.admission == "reject":
+                await socket.send_text(words.encode(say.ErrorMessage(code="bad_message", message="size must be HEIGHTxWIDTH")))
                 return
             waiting = say.WaitingMessage(position=2, expected_wait_s=30.0, reason="every place is taken")
             await socket.send_text(words.encode(waiting))
@@ -200,8 +212,11 @@ class FakeStream:
     async def play(self, socket: WebSocket, session: FakeSession, format: Format) -> None:
         """Two chunks ahead of the clock, as far as the viewer has played."""
         begun, first_s, opened = time.monotonic(), session.media_s, False
+        if session.paused and session.index and format != "mp4":
+            header, parts = session.last_chunk(format)
+            await socket.send_bytes(words.with_header(header, *parts))
         while True:
-            if session.paused or session.media_s - first_s > FRAMES / session.fps + time.monotonic() - begun:
+            if session.paused or self.is_slow or session.media_s - first_s > FRAMES / session.fps + time.monotonic() - begun:
                 await asyncio.sleep(0.01)
                 continue
             header, parts, opening = session.next_chunk(format, self.dropped)
@@ -256,11 +271,11 @@ class FakeStream:
                 session.queued.append(receipt)
 
 
-def hello(sources: tuple[str, ...] = ()) -> say.Hello:
+def hello(sources: tuple[str, ...], examples: tuple[str, ...]) -> say.Hello:
     defaults = say.Defaults(
         size=f"{SIZE}x{SIZE}", fps=FPS, steps=(1000, 750, 500, 250), window=21, sink=3, lead_s=1.0, noise_scale=0.7, seed=0
     )
-    return say.Hello(model="painted", defaults=defaults, limits={}, examples=EXAMPLES, sources=sources)
+    return say.Hello(model="painted", defaults=defaults, limits={}, examples=examples, sources=sources)
 
 
 def previews(prompts: tuple[str, ...]) -> say.Previews:
@@ -290,6 +305,10 @@ def receipt_message(receipt: Receipt, state: Literal["queued", "applied"] = "que
     return say.ReceiptMessage(control_id=receipt.control_id, state=state, chunk_index=receipt.chunk_index)
 
 
+async def no_branches(request: Request) -> Response:
+    return JSONResponse({"branches": []})
+
+
 async def recording(request: Request) -> Response:
     return Response(b"a recording", media_type="video/mp4")
 
@@ -300,6 +319,7 @@ def fake_stream() -> Iterator[FakeStream]:
     routes = [
         WebSocketRoute("/v1/stream", fake.connection),
         Route("/recording.mp4", recording),
+        Route("/v1/sessions/{session}/branches", no_branches),
         Mount("/", StaticFiles(directory=WEB, html=True)),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(SafeHeaders)])  # the page works under the policy it is served with

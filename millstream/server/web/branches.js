@@ -16,6 +16,7 @@ const THUMBNAIL_HEIGHT = 40;
 export class Branches {
   #names = new Map(); // session → the letter it is called by
   #thumbnails = new Map(); // session → its canvas
+  #rows = new Map(); // session → its line in the tree
   #nodes = [];
   #beside = null; // {session, stream, player}
   #looking = 0;
@@ -54,6 +55,7 @@ export class Branches {
     this.#show([]);
     this.#names.clear();
     this.#thumbnails.clear();
+    this.#rows.clear();
     await Promise.all(others.map(({ session }) => this.#fetch(`/v1/sessions/${session}`, { method: "DELETE" })));
   }
 
@@ -62,23 +64,28 @@ export class Branches {
   }
 
   async #forked(parent, { session, chunk, from_chunk }) {
+    const [, name] = [parent, session].map((each) => this.#name(each)); // before either is steered or ends
     this.timeline.branch(parent, session, from_chunk);
+    this.#draw(session, this.picture); // all there is of it until it makes a chunk; one that is paused makes none
     this.#playBeside(session);
-    await this.#look();
-    this.toast(strings.forked(this.#name(session), chunk));
+    await this.look();
+    this.toast(strings.forked(name, chunk));
   }
 
-  /** What branches there are by now. */
-  async #look() {
+  /** What branches there are by now. A page that was loaded again knows of none before it looks. */
+  async look() {
     clearTimeout(this.#looking);
-    const session = this.main.live?.session;
+    const session = (this.main.phase === "ended" ? this.#nodes[0] : this.main.live)?.session;
     const answer = session ? await this.#fetch(`/v1/sessions/${session}/branches`) : null;
     if (answer?.ok) this.#show((await answer.json()).branches);
-    if (!this.tree.hidden) this.#looking = setTimeout(() => this.#look(), LOOK_EVERY_MS);
+    if (!this.tree.hidden) this.#looking = setTimeout(() => this.look(), LOOK_EVERY_MS);
   }
 
   #playBeside(session) {
     this.#putAway();
+    const known = this.#thumbnail(session);
+    [this.canvas.width, this.canvas.height] = [known.width, known.height];
+    this.canvas.getContext("2d", { alpha: false }).drawImage(known, 0, 0);
     const stream = new Stream(this.main.url);
     stream.key = this.main.key;
     this.#beside = { session, stream, player: null };
@@ -87,11 +94,13 @@ export class Branches {
     stream.addEventListener("live", ({ detail: { config } }) => this.#prepare(stream, config));
     stream.addEventListener("packet", ({ detail: { header, payload } }) => {
       if (header.type !== "chunk" || this.#beside?.stream !== stream) return;
+      stream.arrived(header);
       this.timeline.add(session, header, []);
       this.#beside.player?.push(header, splitParts(header, payload));
     });
     stream.addEventListener("phase", ({ detail }) => {
       if (["ended", "refused"].includes(detail.phase)) this.#lost(stream);
+      else if (this.#beside?.stream === stream) this.label.textContent = strings.besideName(this.#name(session), detail.phase);
     });
     stream.open({ type: "attach", session, formats: STILLS });
   }
@@ -114,7 +123,6 @@ export class Branches {
   }
 
   #describe(session, prompts) {
-    this.label.textContent = strings.branch(this.#name(session));
     this.canvas.setAttribute("aria-label", `${strings.branch(this.#name(session))}: ${strings.mix(prompts)}`);
   }
 
@@ -122,7 +130,7 @@ export class Branches {
   #lost(stream) {
     if (this.#beside?.stream !== stream) return;
     this.#putAway();
-    this.#look();
+    this.look();
   }
 
   /** Nothing plays beside any more; its session stands still. */
@@ -157,7 +165,10 @@ export class Branches {
 
   /** The stream that was steered has ended, its branches have not: the one beside is steered now. */
   #takeOver() {
-    if (!this.#beside) return;
+    if (!this.#beside) {
+      this.#show(this.#others());
+      return;
+    }
     const { session } = this.#beside;
     this.#putAway();
     this.#steer(session);
@@ -172,30 +183,43 @@ export class Branches {
     this.#nodes = nodes;
     if (nodes.length) this.timeline.keepOnly([...nodes.map(({ session }) => session), this.#beside?.session]);
     this.tree.hidden = nodes.length < 2 && !(nodes.length && this.#names.size > 1);
-    const last = Math.max(1, ...nodes.map(({ chunk_index }) => chunk_index ?? 0));
-    this.tree.replaceChildren(...(this.tree.hidden ? [] : nodes.map((node) => this.#row(node, last))));
+    const last = Math.max(1, ...nodes.map(({ chunk, chunk_index }) => Math.max(chunk ?? 0, chunk_index ?? 0)));
+    const rows = this.tree.hidden ? [] : nodes.map((node) => this.#row(node, last));
+    const isSame = rows.length === this.tree.children.length && rows.every((row, i) => row === this.tree.children[i]);
+    if (!isSame) this.tree.replaceChildren(...rows); // rows that stay where they are keep the focus
   }
 
   /** A line from the chunk where it was forked to the one it has come to, and its picture. */
   #row({ session, parent, chunk, chunk_index, prompt }, last) {
-    const row = document.createElement("li");
+    const row = this.#rows.get(session) ?? this.#newRow(session);
     const begin = chunk ?? 0;
     const [steered, beside] = [session === this.main.live?.session, session === this.#beside?.session];
     row.style.setProperty("--begin", begin / last);
     row.style.setProperty("--length", Math.max(0, (chunk_index ?? begin) - begin) / last);
     row.toggleAttribute("data-steered", steered);
-    const look = document.createElement("button");
-    look.type = "button";
-    look.className = "branch";
+    const look = row.firstElementChild;
     look.setAttribute("aria-pressed", steered || beside);
-    const text = document.createElement("span");
-    text.textContent = strings.node(this.#name(session), { steered, beside, prompt });
+    look.lastElementChild.textContent = strings.node(this.#name(session), { steered, beside, prompt });
     look.title = parent ? strings.forkedFrom(this.#name(parent), chunk) : strings.firstBranch();
     if (steered) this.#draw(session, this.picture);
-    look.append(this.#thumbnail(session), text);
-    look.addEventListener("click", () => !steered && !beside && (this.#playBeside(session), this.#look()));
-    row.append(look, this.#pathLink(session));
     return row;
+  }
+
+  #newRow(session) {
+    const [row, look, text] = ["li", "button", "span"].map((tag) => document.createElement(tag));
+    look.type = "button";
+    look.className = "branch";
+    look.append(this.#thumbnail(session), text);
+    look.addEventListener("click", () => this.#lookAt(session));
+    row.append(look, this.#pathLink(session));
+    this.#rows.set(session, row);
+    return row;
+  }
+
+  #lookAt(session) {
+    if ([this.main.live?.session, this.#beside?.session].includes(session)) return;
+    this.#playBeside(session);
+    this.look();
   }
 
   /** All that led here, as a journal: `millstream replay` makes the film of it. */
@@ -236,8 +260,6 @@ export class Branches {
   }
 
   #name(session) {
-    const first = this.main.live?.session;
-    if (!this.#names.size && first && session !== first) this.#name(first);
     if (!this.#names.has(session)) this.#names.set(session, letters(this.#names.size));
     return this.#names.get(session);
   }

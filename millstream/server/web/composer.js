@@ -13,6 +13,7 @@ export class Composer {
   #history = [];
   #place = 0; // in the history; its length means the draft
   #draft = "";
+  #running = false;
 
   constructor({ form, prompt, sendLabel, status, unknown, examples, modes, blend, blendField }, onSend, onDraft) {
     Object.assign(this, { form, prompt, sendLabel, status, unknown, examples, modes, blend, blendField, onSend, onDraft });
@@ -67,11 +68,12 @@ export class Composer {
 
   /** Another stream is steered from now on: its prompt stands here, unless a new one is being written. */
   follow(prompt) {
-    if (!this.text || this.#history.includes(this.text)) this.text = prompt;
+    if (prompt && (!this.text || this.#history.includes(this.text))) this.text = prompt;
   }
 
   /** Sending starts a stream, or changes the one that runs. */
   setRunning(running) {
+    this.#running = running;
     this.sendLabel.textContent = running ? "Send" : "Start";
   }
 
@@ -87,7 +89,9 @@ export class Composer {
     this.unknown.hidden = !text;
   }
 
+  /** Whoever starts without a word gets the first example; a stream that runs is not changed by that. */
   #send(mode) {
+    if (!this.text && !this.#running) this.text = this.examples.querySelector("button")?.textContent ?? "";
     if (!this.text) {
       this.say("Say what the stream should show.", "bad");
       return;

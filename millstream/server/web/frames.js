@@ -41,17 +41,24 @@ export class FrameSource {
     const context = canvas.getContext("2d", { alpha: false });
     let busy = false;
     clearInterval(this.#timer);
-    this.#timer = setInterval(async () => {
+    const timer = setInterval(async () => {
       if (busy) return;
       busy = true;
       drawCovering(context, this.#picture ?? this.#video, width, height);
-      send(await canvas.convertToBlob({ type: "image/jpeg", quality: QUALITY }));
+      const blob = await canvas.convertToBlob({ type: "image/jpeg", quality: QUALITY });
+      if (timer === this.#timer) send(blob); // the next stream may take no frames
       busy = false;
     }, 1000 / fps);
+    this.#timer = timer;
+  }
+
+  get isPumping() {
+    return this.#timer !== 0;
   }
 
   close() {
     clearInterval(this.#timer);
+    this.#timer = 0;
     this.#stream?.getTracks().forEach((track) => track.stop());
     this.#picture?.close();
     this.#video.srcObject = null;

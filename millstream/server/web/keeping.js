@@ -105,7 +105,7 @@ export class Keeping {
     text.append(when);
     const restore = button("Go on", `Go on from ${prompt}`, () => {
       this.elements.shelfDialog.close();
-      this.onRestore(snapshot);
+      this.onRestore({ snapshot, prompt });
     });
     const forget = button("Forget", `Forget ${prompt}`, () => {
       memory.forgetSave(snapshot);

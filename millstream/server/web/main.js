@@ -17,15 +17,16 @@ import { Steering } from "./steering.js";
 import { Stream } from "./stream.js";
 import { Timeline } from "./timeline.js";
 import { toggleTheme } from "./theme.js";
+import { toaster } from "./toast.js";
 import * as strings from "./strings.js";
 
 const $ = (id) => document.getElementById(id);
 const REFRESH_MS = 500;
 const MAX_STALL_S = 0.03; // of a second; more than that is seen
 const WARN_AGAIN_S = 60; // the same warning is not repeated sooner
-const TOAST_S = 8;
 const STILLS = ["jpeg", "webp"]; // the quickest to encode first
 
+const toast = toaster($("toast"));
 const stream = new Stream(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/stream`);
 const stage = new Stage({
   frame: $("frame"), picture: $("picture"), video: $("video"), glow: $("glow"),
@@ -59,7 +60,7 @@ const keeping = new Keeping(
     shelfDialog: $("shelf-dialog"), shelfList: $("shelf-list"), shelfEmpty: $("shelf-empty"),
   },
   stream,
-  { toast, promptNow: () => promptInForce || composer.text, onRestore: (snapshot) => open({ type: "restore", snapshot }) },
+  { toast, promptNow: () => promptInForce || composer.text, onRestore: goOnFrom },
 );
 new Elsewhere(
   {
@@ -78,7 +79,7 @@ const branches = new Branches(
   { toast, picture: $("picture"), timeline, onSteer: steer },
 );
 const futures = new Futures({ list: $("futures"), button: $("preview") }, stream, {
-  onChoose: (prompt) => (futures.clear(), composer.choose(prompt)),
+  onChoose: (prompt) => composer.choose(prompt),
   onConsider: (prompt) => composer.consider(prompt),
   onNote: (text) => text && toast(text),
 });
@@ -102,12 +103,14 @@ const NOTHING = { index: -1, media_s: 0 };
 let newest = NOTHING;
 let dropped = 0;
 let strained = false;
+let refusal; // the code of the error, where there was one
 let stalled_s = 0;
 
 // What a person asks for.
 
 /** A prompt changes the stream that runs, or starts one; what is only away or in line is not started twice. */
 function say(said) {
+  futures.clear(); // of a moment before this
   if (stream.phase === "waiting") composer.say(strings.inLine(), "bad");
   else if (stream.running || (stream.phase === "lost" && stream.live)) change({ type: "prompt", ...said });
   else start(said.prompt);
@@ -127,11 +130,23 @@ function start(prompt, instead = {}) {
   });
 }
 
+/** With what is in the box or was shown last; where there is neither, as Start does. */
+function startOver(instead) {
+  const prompt = composer.text || promptInForce;
+  if (prompt) start(prompt, instead);
+  else $("composer").requestSubmit();
+}
+
 async function open(opening) {
   await branches.clear();
   await stream.stop(); // its place is free again before another is asked for
   timeline.clear();
   begin(opening);
+}
+
+function goOnFrom({ snapshot, prompt }) {
+  composer.follow(prompt);
+  open({ type: "restore", snapshot });
 }
 
 /** Another branch is the one that is steered; this one goes on without. */
@@ -147,6 +162,7 @@ function begin(opening) {
   stage.reset();
   futures.clear();
   meters.clear();
+  explainRate("");
   composer.say("");
   [newest, dropped, stalled_s] = [NOTHING, 0, 0];
   stream.open({ ...opening, formats: formats() });
@@ -193,7 +209,7 @@ stream.addEventListener("live", ({ detail: { format, config, note } }) => {
 stream.addEventListener("rate", ({ detail: { fps, lead_s, note } }) => {
   Object.assign(stream.live.config, { fps, lead_s });
   stage.setPace({ fps, lead_s });
-  if (source.sendsFrames) source.pump(geometry(stream.live.config), (blob) => stream.sendFrame(blob));
+  if (source.isPumping) source.pump(geometry(stream.live.config), (blob) => stream.sendFrame(blob));
   explainRate(note);
 });
 
@@ -201,8 +217,9 @@ stream.addEventListener("packet", ({ detail }) => {
   const { header } = detail;
   if (header.type === "chunk") {
     if (header.index === newest.index && header.media_s === newest.media_s) return; // sent again after a lost connection
-    newest = header;
     promptInForce = header.prompts.at(-1).text;
+    if (newest === NOTHING && !composer.text) composer.text = promptInForce; // of a stream that one comes back to
+    newest = header;
     timeline.add(stream.live.session, header, stream.arrived(header));
     meters.chunk(header);
     composer.doubt(header.unknown);
@@ -224,9 +241,10 @@ stream.addEventListener("stats", ({ detail }) => {
 stream.addEventListener("network", ({ detail }) => meters.network(detail.ms));
 stream.addEventListener("fault", ({ detail }) => toast(detail.message));
 
-stream.addEventListener("queued", ({ detail: { id, name, chunk } }) => {
+stream.addEventListener("queued", ({ detail: { id, name, control, chunk } }) => {
   timeline.queue(id, name, chunk);
-  composer.say(strings.queued(name, chunk), "queued");
+  const waits = stream.phase === "paused" && control.type !== "resume";
+  composer.say(waits ? strings.waitsForResume(name) : strings.queued(name, chunk), "queued");
 });
 stream.addEventListener("applied", ({ detail: { id, name, chunk } }) => {
   timeline.settle(id);
@@ -248,8 +266,10 @@ stream.addEventListener("phase", ({ detail }) => {
     return;
   }
   document.body.dataset.phase = phase;
+  refusal = detail.code;
   showChip();
-  $("welcome").hidden = stream.hasPicture || !["idle", "connecting"].includes(phase) || view !== null;
+  $("welcome").hidden = stream.hasPicture || phase !== "idle" || view !== null;
+  $("soon").hidden = stream.hasPicture || !["connecting", "live"].includes(phase);
   $("pause-label").textContent = phase === "paused" ? "Resume" : "Pause";
   $("pause").setAttribute("aria-pressed", phase === "paused");
   $("pause-icon").setAttribute("href", `icons.svg#${phase === "paused" ? "play" : "pause"}`);
@@ -267,9 +287,8 @@ function explainRate(note) {
 /** Words for the phases in which there is no moving picture. */
 function explain(phase, detail) {
   const own = { action: "Start your own", act: () => location.assign("/") };
-  const prompt = composer.text || promptInForce;
-  const again = view ? own : { action: "Start again", act: () => start(prompt) };
-  const instead = detail.offer ? { action: strings.offer(detail.offer), act: () => start(prompt, detail.offer) } : again;
+  const again = view ? own : { action: "Start again", act: () => startOver() };
+  const instead = detail.offer ? { action: strings.offer(detail.offer), act: () => startOver(detail.offer) } : again;
   const sayings = {
     waiting: () => stage.say(strings.waiting(detail), { action: "Leave the line", act: () => stream.greet() }),
     lost: () => stage.say(strings.lost(stream.hasPicture, detail.retry_s), { action: "Try now", act: () => stream.reconnect() }),
@@ -298,6 +317,7 @@ function onFrame(at) {
 }
 
 function onChunk(header) {
+  $("soon").hidden = true;
   timeline.show(header.index);
   stream.shown(header);
   $("picture").setAttribute("aria-label", `The stream: ${strings.mix(header.prompts)}`);
@@ -320,7 +340,7 @@ function geometry({ size, height, width, fps }) {
 
 function showChip() {
   document.body.toggleAttribute("data-strained", strained);
-  const text = strings.chip(stream.phase, { watching: view !== null, strained });
+  const text = strings.chip(stream.phase, { watching: view !== null, strained, refusal });
   if ($("chip").textContent !== text) $("chip").textContent = text;
 }
 
@@ -337,20 +357,12 @@ function useKey() {
   if (!stream.running) stream.greet();
 }
 
-let toastTimer = 0;
-function toast(text) {
-  $("toast").textContent = text;
-  $("toast").hidden = false;
-  clearTimeout(toastTimer);
-  toastTimer = setTimeout(() => ($("toast").hidden = true), TOAST_S * 1000);
-}
-
 const fullscreen = () => (document.fullscreenElement ? document.exitFullscreen() : $("frame").requestFullscreen());
 const help = () => $("help-dialog").showModal();
 
 const clicks = { theme: toggleTheme, help, fullscreen, pause: pauseOrResume, preview, cut: () => change({ type: "cut" }) };
 for (const [id, act] of Object.entries(clicks)) $(id).addEventListener("click", act);
-$("restart").addEventListener("click", () => start(composer.text || promptInForce));
+$("restart").addEventListener("click", () => startOver());
 $("stop").addEventListener("click", () => stream.stop());
 $("key").addEventListener("change", useKey);
 
@@ -378,5 +390,7 @@ addEventListener("pagehide", () => {
 });
 const left = view === null ? memory.leftBehind.take() : null;
 if (view !== null) open({ type: "view", view });
-else if (left !== null) open({ type: "attach", session: left });
-else stream.greet();
+else if (left !== null) {
+  stream.addEventListener("live", () => branches.look(), { once: true });
+  open({ type: "attach", session: left });
+} else stream.greet();

@@ -5,6 +5,7 @@ export const TABLE = [
   { shown: "Enter", says: "send the prompt" },
   { shown: "Ctrl Enter", says: "send it with a cut" },
   { shown: "↑ ↓", says: "earlier and later prompts" },
+  { shown: "← →", says: "in the strip: earlier and later chunks" },
   { shown: "Esc", says: "leave the prompt" },
   { keys: [" "], shown: "Space", action: "pause", says: "pause or resume" },
   { keys: ["c"], action: "cut", says: "cut: a new picture, the same prompt" },

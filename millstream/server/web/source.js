@@ -42,6 +42,10 @@ export class SourceChoice {
     }
   }
 
+  get isPumping() {
+    return this.#frames.isPumping;
+  }
+
   /** Send frames of this shape until something else is chosen. */
   pump(shape, send) {
     this.#frames.pump(shape, send);

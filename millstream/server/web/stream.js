@@ -24,6 +24,7 @@ export class Stream extends EventTarget {
   live = null;
   hasPicture = false;
   #paused = false;
+  #newest = -1; // the number of the last chunk
   #noted = new Set(); // what was told
   #repeats = false; // whether notes that come now may have been told before
 
@@ -50,6 +51,7 @@ export class Stream extends EventTarget {
   open(opening) {
     if (this.#line === null || this.#line.wanted) this.#newLine();
     this.#sent.clear();
+    this.#newest = -1;
     this.#setPhase("connecting");
     this.#line.begin(opening);
   }
@@ -97,10 +99,15 @@ export class Stream extends EventTarget {
     this.#line.connect();
   }
 
-  /** A chunk has come: its controls have taken effect. Returns their names. */
+  /**
+   * A chunk has come: its controls have taken effect. Returns their names. One that is paused goes on with a control or goes
+   * back; whoever comes to it is shown its last chunk again, which does neither.
+   */
   arrived(header) {
-    this.#goOn();
-    return controlsIn(header).map((id) => {
+    const controls = controlsIn(header);
+    if (controls.length || header.index <= this.#newest) this.#goOn();
+    this.#newest = header.index;
+    return controls.map((id) => {
       this.#applied(id, header.index);
       return this.#sent.get(id)?.name ?? strings.foreign(id);
     });

@@ -7,11 +7,12 @@ const CHIPS = {
   live: "live",
   paused: "paused",
   lost: "reconnecting",
-  refused: "no room",
   ended: "ended",
 };
+const REFUSALS = { refused: "no room", not_found: "gone" };
 
-export function chip(phase, { watching, strained }) {
+export function chip(phase, { watching, strained, refusal }) {
+  if (phase === "refused") return REFUSALS[refusal] ?? "not started";
   if (phase !== "live") return CHIPS[phase];
   return strained ? "overloaded" : watching ? "watching" : "live";
 }
@@ -93,11 +94,13 @@ export const foreign = (id) => id.replace(/^osc-(.+)-\d+$|.+/, (_, kind) => (kin
 export const notSent = () => "Not sent: there is no connection just now.";
 export const inLine = () => "Still in line: say it again once the stream runs.";
 export const queued = (name, chunk) => `${capital(name)} queued for chunk ${chunk}`;
+export const waitsForResume = (name) => `${capital(name)} shows once you resume`;
 export const applied = (name, chunk) => `${capital(name)} applied at chunk ${chunk}`;
 export const seen = (name, chunk, seconds) => `${applied(name, chunk)}, on screen after ${seconds.toFixed(1)} s`;
 export const unknown = (words) => `Not understood: ${words.map((word) => `“${word}”`).join(", ")}`;
 
 export const branch = (name) => `Branch ${name}`;
+export const besideName = (name, phase) => (phase === "paused" ? `${branch(name)} · paused` : branch(name));
 export const forked = (name, chunk) => `Branch ${name} goes on from chunk ${chunk}, beside this one. Steer either.`;
 export const kept = (name) => `Branch ${name} is kept, the others end.`;
 export const node = (name, { steered, beside, prompt }) => `${name}${steered ? " · steered" : beside ? " · beside" : ""} · ${prompt}`;

@@ -21,6 +21,7 @@ export class Timeline {
   /** `onFrom` is called with the chunk that a person wants to go on from, and the session that made it. */
   constructor({ runs, pending, empty }, onFrom) {
     Object.assign(this, { runs, pending, empty, onFrom });
+    runs.addEventListener("keydown", (event) => this.#walk(event));
   }
 
   /** This session's strip is seen from now on. */
@@ -89,6 +90,16 @@ export class Timeline {
     this.#strips.clear();
     this.#shown = null;
     this.#wipe();
+  }
+
+  /** One stop for Tab; from there the arrow keys go from chunk to chunk, beginning with the newest. */
+  #walk(event) {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const buttons = [...this.runs.querySelectorAll(".from")];
+    const place = buttons.indexOf(document.activeElement);
+    buttons.at(place < 0 ? -1 : Math.min(Math.max(place + step, 0), buttons.length - 1))?.focus();
   }
 
   #strip(session) {
@@ -176,6 +187,7 @@ function makeCell({ session, header, marks, canvas }, onFrom) {
   const from = document.createElement("button");
   from.type = "button";
   from.className = "from";
+  from.tabIndex = -1;
   from.title = strings.goOnFrom(header.index);
   from.setAttribute("aria-label", from.title);
   from.innerHTML = '<svg aria-hidden="true"><use href="icons.svg#fork"/></svg>';

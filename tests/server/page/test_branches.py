@@ -9,7 +9,7 @@ pytest.importorskip("playwright", reason="tests of the page need playwright: pip
 import re
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.server import browser as screen
 from tests.server.serving import serving
@@ -73,3 +73,56 @@ def test_a_fork_plays_beside_either_is_steered_and_one_is_kept(chrome: Browser, 
         with page.expect_download():
             page.get_by_role("button", name="Download the path of Branch C").click()
         wait_until_it_moves(page, "picture")
+
+
+def test_a_branch_steered_before_the_tree_is_known_keeps_its_name_and_prompt(chrome: Browser, tmp_path: Path) -> None:
+    with serving(tmp_path) as server, screen.greeted(chrome, server.url()) as page:
+        held: list[Route] = []
+        page.route("**/v1/sessions/*/branches", lambda route: held.append(route))
+        screen.start(page, "a kite")
+        screen.wait_until_moving(page)
+        page.get_by_role("button", name="Fork", exact=True).click()
+        page.get_by_role("button", name="Steer", exact=True).click()
+        expect(page.locator("#beside-name")).to_have_text("Branch A")
+        expect(page.get_by_role("textbox", name="Prompt")).to_have_value("a kite")
+        for route in held:
+            route.continue_()
+        expect(page.get_by_text("Branch B goes on from chunk")).to_be_visible()
+        page.unroute_all(behavior="ignoreErrors")
+
+
+def test_a_fork_of_a_paused_stream_is_seen_in_the_tree_with_its_picture(chrome: Browser, tmp_path: Path) -> None:
+    with serving(tmp_path) as server, screen.greeted(chrome, server.url()) as page:
+        screen.start(page, "a kite")
+        screen.wait_until_moving(page)
+        page.get_by_role("button", name="Pause").click()
+        expect(screen.phase(page)).to_have_text("paused")
+        page.get_by_role("button", name="Fork", exact=True).click()
+        row = page.get_by_role("list", name="Branches").get_by_role("listitem").nth(1)
+        expect(row).to_contain_text("B · beside · a kite")
+        expect(page.locator("#beside-name")).to_have_text("Branch B · paused")
+        tree = page.get_by_role("list", name="Branches").bounding_box()
+        path = row.get_by_role("button", name="Download the path of Branch B").bounding_box()
+        assert tree is not None
+        assert path is not None
+        assert path["x"] + path["width"] <= tree["x"] + tree["width"], "it begins at the end of its parent, not beyond"
+        page.set_viewport_size({"width": 1280, "height": 500})
+        low = page.get_by_role("list", name="Branches").bounding_box()
+        assert low is not None
+        assert low["height"] > 50, "a low window still shows a branch"
+        black = 16 * 16 * 255
+        assert page.evaluate(MEAN, "beside-picture") > black
+        row.get_by_role("button").first.focus()
+        for _ in range(2):
+            page.wait_for_event("response", lambda response: response.url.endswith("/branches"))
+        expect(row.get_by_role("button").first).to_be_focused()
+        page.reload()
+        expect(screen.phase(page)).to_have_text("paused")
+        rows = page.get_by_role("list", name="Branches").get_by_role("listitem")
+        expect(rows).to_have_count(2)
+        rows.nth(1).get_by_role("button").first.click()
+        page.get_by_role("button", name="End this branch").click()
+        expect(rows).to_have_count(1)
+        page.get_by_text("New stream", exact=True).click()
+        page.get_by_role("button", name="End stream").click()
+        expect(rows).to_have_count(0)

@@ -80,6 +80,7 @@ def test_a_reload_comes_back_to_the_same_session(page: Page, server: FakeStream)
     page.reload()
     expect(screen.phase(page)).to_have_text("live")
     screen.wait_until_moving(page)
+    expect(page.get_by_role("textbox", name="Prompt")).to_have_value("a kite")
     assert len(server.sessions) == 1
 
 
@@ -92,6 +93,19 @@ def test_a_paused_stream_is_still_paused_after_a_lost_connection(page: Page, ser
     expect(screen.phase(page)).to_have_text("reconnecting")
     expect(screen.phase(page)).to_have_text("paused")
     page.get_by_role("button", name="Resume").click()
+    screen.wait_until_moving(page)
+    expect(screen.phase(page)).to_have_text("live")
+
+
+def test_a_paused_stream_is_still_paused_after_a_reload_and_shows_where_it_is(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_role("button", name="Pause").click()
+    expect(screen.phase(page)).to_have_text("paused")
+    page.reload()
+    expect(page.get_by_role("img", name="The stream: a kite")).to_be_visible()
+    expect(screen.phase(page)).to_have_text("paused")
+    page.keyboard.press("Space")
     screen.wait_until_moving(page)
     expect(screen.phase(page)).to_have_text("live")
 
@@ -164,3 +178,17 @@ def test_a_view_link_shows_the_stream_and_steers_nothing(page: Page, server: Fak
 def test_a_view_link_to_nothing_says_so(page: Page, server: FakeStream) -> None:
     page.goto(f"{server.url}/?view=gone")
     expect(page.get_by_role("alert")).to_contain_text("That stream is not there any more.")
+    expect(screen.phase(page)).to_have_text("gone")
+
+
+def test_a_size_that_is_none_is_not_called_a_lack_of_room(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    expect(screen.phase(page)).to_have_text("live")
+    server.change_rate(server.sessions["s0"], 8.0, "slower")
+    expect(page.get_by_role("status", name="How the stream is paced")).to_be_visible()
+    server.admission = "reject"
+    page.get_by_text("New stream", exact=True).click()
+    page.get_by_role("button", name="Start over").click()
+    expect(page.get_by_role("alert")).to_contain_text("Size must be HEIGHTxWIDTH")
+    expect(screen.phase(page)).to_have_text("not started")
+    expect(page.get_by_role("status", name="How the stream is paced")).to_be_hidden()

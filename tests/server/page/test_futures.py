@@ -63,3 +63,13 @@ def test_what_is_typed_is_previewed_before_it_is_sent(page: Page, server: FakeSt
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     card.click()
     expect(page.get_by_role("img", name="The stream: a comet")).to_be_visible()
+
+
+def test_futures_leave_with_the_moment_that_they_are_of(page: Page) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_role("button", name="Preview", exact=True).click()
+    futures = page.get_by_role("list", name="Futures")
+    expect(futures).to_be_visible()
+    screen.start(page, "a comet")
+    expect(futures).to_be_hidden()

@@ -64,6 +64,43 @@ def test_camera_frames_reach_the_server_at_the_streams_rate(page: Page, server: 
     assert [asked.input for asked in server.heard if isinstance(asked, Start)] == [False, True]
 
 
+HOLD_FRAMES = """() => {
+    const encode = OffscreenCanvas.prototype.convertToBlob;
+    const held = new Promise((resolve) => (window.letGo = resolve));
+    OffscreenCanvas.prototype.convertToBlob = async function (how) {
+        window.holds = true;
+        await held;
+        return encode.call(this, how);
+    };
+}"""
+
+
+def test_a_frame_that_is_encoded_too_late_is_not_sent_to_the_next_stream(page: Page, server: FakeStream) -> None:
+    page.get_by_role("textbox", name="Prompt").fill("a kite")
+    page.get_by_role("radio", name="Camera").check(force=True)
+    wait_for_frames(page, server, 1)
+    page.evaluate(HOLD_FRAMES)
+    page.wait_for_function("() => window.holds")
+    page.get_by_role("radio", name="Words").check(force=True)
+    wait_until(lambda: len(server.sessions) == 2, "the next stream has begun")
+    screen.wait_until_moving(page)
+    already = server.frames_in
+    page.evaluate("() => window.letGo()")
+    page.wait_for_timeout(300)
+    assert server.frames_in == already
+
+
+def test_a_camera_that_is_still_asked_for_sends_nothing_when_the_rate_changes(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.evaluate("() => { navigator.mediaDevices.getUserMedia = () => new Promise(() => {}) }")
+    page.get_by_role("radio", name="Camera").check(force=True)
+    server.change_rate(server.sessions["s0"], 8.0, "slower")
+    expect(page.get_by_role("status", name="How the stream is paced")).to_have_text("Slower.")
+    page.wait_for_timeout(500)
+    assert server.frames_in == 0
+
+
 def test_a_video_of_the_servers_is_asked_for_by_name_and_no_frame_is_sent(page: Page, server: FakeStream) -> None:
     page.get_by_role("textbox", name="Prompt").fill("a kite")
     page.get_by_role("radio", name="sea").check(force=True)

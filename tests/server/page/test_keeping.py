@@ -39,8 +39,11 @@ def test_a_saved_stream_can_be_gone_on_from(page: Page, server: FakeStream) -> N
     screen.wait_until_moving(page)
     page.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_role("status", name="News")).to_contain_text("Saved, 1.2 MB")
+    screen.start(page, "a comet")
+    expect(page.get_by_role("status", name="Last change")).to_contain_text("applied")
     page.get_by_role("button", name="Saved").click()
     page.get_by_role("button", name="Go on from a kite").click()
     expect(screen.phase(page)).to_have_text("live")
     screen.wait_until_moving(page)
+    expect(page.get_by_role("textbox", name="Prompt")).to_have_value("a kite")
     assert server.heard[-1].snapshot == "s0"

@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("playwright", reason="tests of the page need playwright: pip install 'millstream[dev]'")
 
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from tests.server import browser as screen
-from tests.server.fake_stream import WEB, FakeStream
+from tests.server.fake_stream import GIBBERISH, WEB, FakeStream
 
 pytestmark = screen.needs_chromium
 
@@ -44,6 +44,41 @@ def test_a_phone_needs_no_sideways_scrolling(page: Page) -> None:
     screen.start(page, "a kite with a very long tail over a very wide sea at the end of a very long day")
     screen.wait_until_moving(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_words_that_are_not_understood_do_not_widen_a_phones_page(page: Page) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    screen.start(page, " ".join(f"{GIBBERISH}{number}" for number in range(12)))
+    expect(page.get_by_role("status", name="Words not understood")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+@pytest.mark.parametrize("name", ["Record", "Save", "Saved", "Share"])
+def test_a_button_without_its_words_still_has_its_name(page: Page, name: str) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    expect(page.get_by_role("button", name=name, exact=True)).to_be_visible()
+
+
+def test_a_phones_bar_has_room_for_a_download(page: Page) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    screen.start(page, "a kite")
+    page.get_by_role("button", name="Record").click()
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("link", name="Download")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    icon = page.locator(".brand svg").bounding_box()
+    assert icon is not None
+    assert icon["width"] >= 20, "nothing else takes its room"
+
+
+def test_news_are_as_wide_as_a_phone_lets_them_be(page: Page) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    screen.start(page, "a kite")
+    expect(screen.phase(page)).to_have_text("live")
+    page.get_by_role("button", name="Share").click()
+    news = page.get_by_role("status", name="News").bounding_box()
+    assert news is not None
+    assert news["width"] > 300
 
 
 def test_the_page_asks_nobody_but_its_server(page: Page, server: FakeStream) -> None:

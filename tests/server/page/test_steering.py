@@ -33,6 +33,57 @@ def test_an_example_starts_a_stream_with_one_click(page: Page, server: FakeStrea
     assert isinstance(server.heard[0], Start)
 
 
+def test_an_empty_box_starts_the_first_example_and_shows_it(page: Page, server: FakeStream) -> None:
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(screen.phase(page)).to_have_text("live")
+    expect(page.get_by_role("textbox", name="Prompt")).to_have_value(EXAMPLES[0])
+    expect(page.get_by_role("img", name=f"The stream: {EXAMPLES[0]}")).to_be_visible()
+
+
+def test_starting_over_before_anything_was_said_starts_the_first_example(page: Page) -> None:
+    page.get_by_text("New stream", exact=True).click()
+    page.get_by_role("button", name="Start over").click()
+    expect(page.get_by_role("img", name=f"The stream: {EXAMPLES[0]}")).to_be_visible()
+
+
+def test_an_empty_box_changes_no_stream_that_runs(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    expect(screen.phase(page)).to_have_text("live")
+    screen.start(page, " ")
+    expect(page.get_by_role("status", name="Last change")).to_have_text("Say what the stream should show.")
+    assert controls(server) == []
+
+
+def test_words_are_asked_for_where_there_are_no_examples(page: Page, server: FakeStream) -> None:
+    server.examples = ()
+    page.reload()
+    expect(screen.phase(page)).to_have_text("ready")
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page.get_by_role("status", name="Last change")).to_have_text("Say what the stream should show.")
+    assert server.heard == []
+
+
+def test_until_the_first_picture_the_page_says_that_it_comes(page: Page, server: FakeStream) -> None:
+    server.is_slow = True
+    screen.start(page, "a kite")
+    expect(screen.phase(page)).to_have_text("live")
+    expect(page.get_by_text("It begins in a moment.")).to_be_visible()
+    server.is_slow = False
+    screen.wait_until_moving(page)
+    expect(page.get_by_text("It begins in a moment.")).to_be_hidden()
+
+
+def test_a_change_of_a_paused_stream_is_said_to_wait(page: Page) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_role("button", name="Pause").click()
+    expect(screen.phase(page)).to_have_text("paused")
+    screen.start(page, "a comet")
+    expect(page.get_by_role("status", name="Last change")).to_have_text("Prompt shows once you resume")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("status", name="Last change")).to_contain_text("Prompt applied")
+
+
 EVERY_STATUS = """() => {
     const status = document.querySelector("#prompt-status");
     window.said = [];
@@ -130,6 +181,20 @@ def test_everything_can_be_done_from_the_keyboard(page: Page, server: FakeStream
     keyboard.press("Escape")
     keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+
+
+def test_the_strip_is_one_stop_for_tab_and_walked_by_arrow_keys(page: Page) -> None:
+    screen.start(page, "a kite")
+    page.wait_for_function("() => document.querySelectorAll('.cell').length > 3")
+    page.get_by_role("button", name="Pause").focus()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("list", name="Chunks, oldest first")).to_be_focused()
+    page.keyboard.press("ArrowLeft")
+    newest = int(re.findall(r"\d+", page.locator(".from:focus").get_attribute("title") or "")[0])
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_role("button", name=f"Go on from chunk {newest - 1} in a branch")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.locator(".from:focus")).to_have_count(0)
 
 
 def test_earlier_prompts_come_back_with_the_arrow_keys(page: Page) -> None:
