@@ -72,7 +72,12 @@ def shipped() -> Iterator[str]:
         yield row([f"tuned, at {said}", *(f"**{figure + points[name]:.1f}**" for name, figure in figures.items())])
 
 
-TABLES = {"benchmarks.tune": tuned, "benchmarks.tune shipped": shipped, "benchmarks.tune forks": forks, "benchmarks.tune edges": edges}
+TABLES = {
+    "benchmarks.tune": tuned,
+    "benchmarks.tune shipped": shipped,
+    "benchmarks.tune forks": forks,
+    "benchmarks.tune edges": edges,
+}
 
 if __name__ == "__main__":
     write_tables(PAGE, TABLES)
