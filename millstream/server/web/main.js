@@ -121,7 +121,7 @@ function start(prompt, instead = {}) {
     type: "start",
     prompt,
     ...steering.choices,
-    size: $("size").value,
+    ...($("size").value && { size: $("size").value }), // none before the greeting
     fps: strings.rate($("fps").value),
     wait: $("wait").checked,
     input: source.sendsFrames,

@@ -8,7 +8,7 @@ const MAX_SEED = 2 ** 31;
 export const randomSeed = () => Math.floor(Math.random() * MAX_SEED);
 
 export class Steering {
-  #schedule = [1000, 750, 500, 250];
+  #schedule = null; // until a server has said what streams start with
   #sink = 0;
   #weighed = false; // whether a person has moved the past; until then it is as the server has it
 
@@ -18,7 +18,7 @@ export class Steering {
     seed.addEventListener("change", () => seed.reportValidity() && onChange({ type: "seed", seed: Number(seed.value) }));
     dice.addEventListener("click", () => this.rollSeed());
     steps.addEventListener("input", () => this.#showValues());
-    steps.addEventListener("change", () => onChange({ type: "steps", steps: this.#levels() }));
+    steps.addEventListener("change", () => this.#schedule && onChange({ type: "steps", steps: this.#levels() }));
     window.addEventListener("change", () => window.reportValidity() && onChange(this.#windowControl()));
     noise.addEventListener("input", () => this.#showValues());
     noise.addEventListener("change", () => onChange({ type: "noise_scale", noise_scale: Number(noise.value) }));
@@ -48,10 +48,12 @@ export class Steering {
     this.#showValues();
   }
 
-  /** What a new stream should start with. */
+  /** What a new stream should start with; before there is anything to choose from, a seed alone. */
   get choices() {
+    const seed = Number(this.seed.value);
+    if (!this.#schedule) return { seed };
     return {
-      seed: Number(this.seed.value),
+      seed,
       steps: this.#levels(),
       window: Number(this.window.value),
       noise_scale: Number(this.noise.value),

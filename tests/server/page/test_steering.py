@@ -8,7 +8,7 @@ pytest.importorskip("playwright", reason="tests of the page need playwright: pip
 
 import re
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, WebSocketRoute, expect
 
 from millstream.core.client_messages import Start
 from millstream.core.controls import Cut, SetPrompt
@@ -38,6 +38,26 @@ def test_an_empty_box_starts_the_first_example_and_shows_it(page: Page, server: 
     expect(screen.phase(page)).to_have_text("live")
     expect(page.get_by_role("textbox", name="Prompt")).to_have_value(EXAMPLES[0])
     expect(page.get_by_role("img", name=f"The stream: {EXAMPLES[0]}")).to_be_visible()
+
+
+def test_who_starts_before_the_greeting_gets_what_the_server_starts_with(page: Page, server: FakeStream) -> None:
+    greetings: list[tuple[WebSocketRoute, str | bytes]] = []
+
+    def hold_the_first(line: WebSocketRoute) -> None:
+        above = line.connect_to_server()
+        above.on_message(lambda message: line.send(message) if greetings else greetings.append((line, message)))
+
+    page.route_web_socket(re.compile(r"/v1/stream"), hold_the_first)
+    page.reload()
+    screen.start(page, "a kite")
+    while not greetings:
+        page.wait_for_timeout(20)
+    ((line, greeting),) = greetings
+    line.send(greeting)
+    expect(screen.phase(page)).to_have_text("live")
+    (asked,) = server.heard
+    assert isinstance(asked, Start)
+    assert (asked.size, asked.steps, asked.window) == (None, None, None)
 
 
 def test_starting_over_before_anything_was_said_starts_the_first_example(page: Page) -> None:
