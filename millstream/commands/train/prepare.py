@@ -23,6 +23,7 @@ from torch.nn import functional
 
 from millstream.commands.progress import counting_bar
 from millstream.commands.train.captions import CaptionedVideo, find_videos
+from millstream.commands.train.run_folder import writing_to
 from millstream.commands.train.selection import FoundClip, LeftOut, select
 from millstream.commands.train.sizes import nearest, parse_sizes
 from millstream.core.config import TEMPORAL_STRIDE, pixel_frames
@@ -146,16 +147,20 @@ def prepare(request: PrepareRequest) -> Prepared | None:
         videos_per_shard=VIDEOS_PER_SHARD,
         videos=len(videos),
     )
-    write_card(request.out, card, model.text.encode("")[0])
     part, parts = request.part
     mine = [number for number in range(card.shards) if number % parts == part - 1]
-    _make_shards(request.out, {number: videos[number * VIDEOS_PER_SHARD :][:VIDEOS_PER_SHARD] for number in mine}, model, card)
+    with writing_to(request.out):
+        write_card(request.out, card, model.text.encode("")[0])
+        _make_shards(
+            request.out, {number: videos[number * VIDEOS_PER_SHARD :][:VIDEOS_PER_SHARD] for number in mine}, model, card
+        )
     if any(not shard_path(request.out, number).exists() for number in range(card.shards)):
         return None
-    skipped = _write_skipped(request.out, card)
     clips = ClipSet(request.out)
-    with Staging(request.out) as staging:
-        staging.path(SHEET).write_bytes(png(_sheet(clips, model)))
+    with writing_to(request.out):
+        skipped = _write_skipped(request.out, card)
+        with Staging(request.out) as staging:
+            staging.path(SHEET).write_bytes(png(_sheet(clips, model)))
     unknown = dict.fromkeys(word for clip in clips.clips for word in model.text.embedder.unknown(clip.caption))
     return Prepared(clips, skipped, list(unknown))
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from millstream.commands.train import prepare as module
 from millstream.commands.train.prepare import SHEET, SKIPPED, PrepareRequest, run_prepare
-from millstream.core.errors import ConfigError
+from millstream.core.errors import ConfigError, NotKept
 from millstream.trainer.tuning.dataset import ClipSet, shard_path
 from millstream.video.writer import VideoWriter
 
@@ -50,6 +51,21 @@ def prepared(videos: Path, **changed: object) -> ClipSet:
     done = module.prepare(request(videos, **changed))
     assert done is not None
     return done.clips
+
+
+@pytest.mark.parametrize("write", ["write_card", "write_shard", "_write_skipped"])
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), SafetensorError("No space left on device")])
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
+    videos: Path, write: str, fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise fault
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, write, full)
+        with pytest.raises(NotKept, match=r"No space left on device; .*the same command goes on"):
+            module.prepare(request(videos))
+    assert len(prepared(videos)) == 3
 
 
 def test_videos_become_clips_and_what_cannot_is_listed(videos: Path) -> None:
