@@ -21,7 +21,7 @@ Goes on where it was: what is done is a row in `--out`, kept as soon as it is, a
 Every way has the same minutes of trying, rolling out, rewarding and learning and the same reward, learns from 128 streams a
 step (`gradient` from the 64 of 128 that missed most), and is exported by what its last step left: nothing was chosen by the
 judge. What is judged is the exported file, in the half precision that ships. `best-of-n` learns to repeat the best of each
-group, `gradient` follows the classifiers' gradients through both steps of Brook, and that of crisp edges (`--edges`), with
+group, `gradient` follows the classifiers' gradients through both steps of Brook, and the recipe's `edges`, with
 which it paid before; `gradient-first` goes through the second step to the first alone. `kl-0` is fork-grpo with nothing that
 holds it to the model it was: what a reward is then worth. Adherence is relative to renders of the same scenes, over prompts
 that training saw and held-out ones together; edges are the pictures' crispness. `--set lr=1e-4` changes the
