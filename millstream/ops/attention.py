@@ -18,6 +18,8 @@ from millstream.ops.waves import Waves
 
 _ORDER = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
+HALF = (torch.bfloat16, torch.float16)
+
 
 class AttentionShare(NamedTuple):
     """What attention answers to some of a call's queries, for each part of the keys apart."""
@@ -50,11 +52,32 @@ def attend_with_sum(q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor) -> tuple[Ten
     Without cuDNN the scores are written out: for tests, not for speed.
     """
     q, k, v = (x.transpose(1, 2) for x in (q_BLNH, k_BWNH, v_BWNH))
-    if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16):
+    if q.is_cuda and q.dtype in HALF:
         out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, False, False)
         return out.transpose(1, 2), lse.reshape(q.shape[:3])
     scores = q.float() @ k.float().transpose(-1, -2) * q.shape[-1] ** -0.5
     return (scores.softmax(-1) @ v.float()).to(q.dtype).transpose(1, 2), scores.logsumexp(-1)
+
+
+def attend_back(
+    dout_BLNH: Tensor, q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor, out_BLNH: Tensor, lse_BNL: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values, from what `attend_with_sum` gave and the gradient of it."""
+    dout, q, k, v, out = (x.transpose(1, 2) for x in (dout_BLNH, q_BLNH, k_BWNH, v_BWNH, out_BLNH))
+    if q.is_cuda and q.dtype in HALF:
+        nothing, scores = torch.empty((), dtype=torch.int64, device=q.device), (q.shape[-2], k.shape[-2])
+        made = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+            dout, q, k, v, out, lse_BNL[..., None], nothing, nothing, None, None, None, *scores, 0.0, False
+        )
+        dq, dk, dv = (x.transpose(1, 2) for x in made)
+        return dq, dk, dv
+    scale = q.shape[-1] ** -0.5
+    weights = torch.exp(q.float() @ k.float().transpose(-1, -2) * scale - lse_BNL[..., None])
+    of_out = (dout.float() * out.float()).sum(-1, keepdim=True)
+    of_scores = weights * (dout.float() @ v.float().transpose(-1, -2) - of_out) * scale
+    made = of_scores @ k.float(), of_scores.transpose(-1, -2) @ q.float(), weights.transpose(-1, -2) @ dout.float()
+    dq, dk, dv = (x.to(q.dtype).transpose(1, 2) for x in made)
+    return dq, dk, dv
 
 
 def attend_in_shares(q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor, waves: Waves | None) -> list[AttentionShare]:

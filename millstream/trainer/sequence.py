@@ -1,12 +1,13 @@
 """Whole sequences under a block-causal mask, for training: the same rules a ring keeps while streaming.
 
 No mask is ever built. The sequence is cut where the mask would change, and each piece attends to the runs of
-frames it may see, at full speed and without work on what it may not.
+frames it may see, at full speed and without work on what it may not (`ops/piecewise.py`).
 Shapes: B batch, L tokens, N heads, H head width.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,8 @@ from torch import Tensor
 from millstream.core.config import DiTConfig
 from millstream.models.dit import CrossKV
 from millstream.models.kv import WholeSequence
-from millstream.ops.attention import attend
+from millstream.ops.attention import HALF, chosen_backend
+from millstream.ops.piecewise import PiecesBeside, TokenPiece, attend_beside, attend_pieces
 from millstream.ops.rope import Phases, frame_phases
 
 
@@ -42,7 +44,8 @@ class ChunkedSequence(WholeSequence):
         grid = latent_size[0] // config.patch, latent_size[1] // config.patch
         self.num_frames = len(positions)
         self._tokens = grid[0] * grid[1]
-        self._pieces = [Piece(self._in_tokens(p.frames), tuple(map(self._in_tokens, p.sees))) for p in pieces]
+        self._pieces = [TokenPiece(self._in_tokens(p.frames), tuple(map(self._in_tokens, p.sees))) for p in pieces]
+        self._beside = PiecesBeside.of(self._pieces, common_unit(pieces) * self._tokens) if _has_cudnn(config, device) else None
         self._phases = frame_phases(torch.tensor(positions, device=device), grid, config.head_width)
         self._frames_seen = frames_seen(layout)
 
@@ -62,10 +65,11 @@ class ChunkedSequence(WholeSequence):
         """There is nothing to keep."""
 
     def attend(self, layer: int, q_BLNH: Tensor, k_BLNH: Tensor, v_BLNH: Tensor) -> Tensor:
-        return torch.cat(
-            [attend(q_BLNH[:, piece.frames], _runs(k_BLNH, piece.sees), _runs(v_BLNH, piece.sees)) for piece in self._pieces],
-            dim=1,
-        )
+        if self._beside and q_BLNH.dtype in HALF and torch.is_grad_enabled():
+            return attend_beside(q_BLNH, k_BLNH, v_BLNH, self._beside)
+        return attend_pieces(
+            q_BLNH, k_BLNH, v_BLNH, self._pieces
+        )  # forward-mode derivatives, without gradients, see through it
 
     def _in_tokens(self, frames: slice) -> slice:
         return slice(frames.start * self._tokens, frames.stop * self._tokens)
@@ -75,6 +79,11 @@ def frames_seen(layout: Layout) -> float:
     """By a frame, on average: pieces see more or less."""
     positions, pieces = layout
     return sum(_length(piece.frames) * sum(map(_length, piece.sees)) for piece in pieces) / len(positions)
+
+
+def common_unit(pieces: Sequence[Piece]) -> int:
+    """Frames, in multiples of which all pieces and what they see begin and end."""
+    return math.gcd(*(bound for piece in pieces for run in (piece.frames, *piece.sees) for bound in (run.start, run.stop)))
 
 
 def teacher_forced(noisy: Sequence[int], frames_per_chunk: int, window: int) -> Layout:
@@ -153,5 +162,8 @@ def _length(run: slice) -> int:
     return length
 
 
-def _runs(x_BLNH: Tensor, runs: tuple[slice, ...]) -> Tensor:
-    return x_BLNH[:, runs[0]] if len(runs) == 1 else torch.cat([x_BLNH[:, run] for run in runs], dim=1)
+def _has_cudnn(config: DiTConfig, device: torch.device) -> bool:
+    return (
+        device.type == "cuda"
+        and chosen_backend(config.heads, config.head_width, device=device, dtype=torch.bfloat16) == "cudnn"
+    )

@@ -11,6 +11,7 @@ import torch
 from benchmarks.train_equality import batches
 from millstream.models.dit import CausalDiT
 from millstream.ops.float8_product import float8_product
+from millstream.ops.piecewise import PiecesBeside, TokenPiece, attend_beside, attend_pieces
 from millstream.parallel.training.learner import Learner
 from millstream.parallel.training.optimisers.choice import OptimiserChoice
 from millstream.parallel.training.own_time import OwnTime
@@ -68,6 +69,25 @@ def test_an_optimiser_on_the_card_follows_that_on_the_host_and_goes_on_to_the_sa
     other.learn(last)
     ours, theirs = whole.weights(), other.weights()
     assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
+
+
+@pytest.mark.parametrize("unit", [252, 126])
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_pieces_beside_each_other_are_those_of_the_host(unit: int, is_compiled: bool) -> None:
+    """126 tokens are filled up with zeros, 252 are not."""
+    pieces = [TokenPiece(slice(start, start + 252), (slice(0, start + 252),)) for start in range(0, 1260, 252)]
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.randn(2, 1260, 3, 64, generator=generator) for _ in range(3)]
+    weights = torch.randn(2, 1260, 3, 64, generator=generator)
+    found = list[list[torch.Tensor]]()
+    beside = torch.compile(attend_beside, fullgraph=True) if is_compiled else attend_beside
+    for device, dtype in ((GPU, torch.bfloat16), (torch.device("cpu"), torch.float32)):
+        here = [each.to(device, dtype).requires_grad_() for each in given]
+        out = beside(*here, PiecesBeside.of(pieces, unit)) if device == GPU else attend_pieces(*here, pieces)
+        out.backward(weights.to(device, dtype))
+        found.append([each.detach().cpu().float() for each in (out, *(tensor.grad for tensor in here))])
+    for card, host in zip(*found, strict=True):
+        assert relative_error(card, host) < 0.01
 
 
 def test_adamw_is_fused() -> None:

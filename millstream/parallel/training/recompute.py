@@ -23,6 +23,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from millstream.core.config import Recompute
 from millstream.models.dit import Block, CausalDiT, CrossKV
 from millstream.models.kv import Memory, WholeSequence
+from millstream.ops.piecewise import ATTEND_SPANS
 
 _aten = torch.ops.aten
 PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten._scaled_mm.default}
@@ -31,6 +32,7 @@ ATTENTION = {
     _aten._scaled_dot_product_flash_attention.default,
     _aten._scaled_dot_product_efficient_attention.default,
     _aten._scaled_dot_product_cudnn_attention.default,
+    ATTEND_SPANS,
 }
 ACTIVATION = {_aten.gelu.default}
 
@@ -85,7 +87,8 @@ def _selective(_: Any, operation: Any, *__: Any, **___: Any) -> CheckpointPolicy
 
 def _products(_: Any, operation: Any, *given: Any, **__: Any) -> CheckpointPolicy:
     """A prompt has fewer keys than there are queries, and attending to it is cheap."""
-    return _keeps(operation in ATTENTION and given[1].shape[-2] >= given[0].shape[-2])
+    is_of_itself = operation is ATTEND_SPANS or (operation in ATTENTION and given[1].shape[-2] >= given[0].shape[-2])
+    return _keeps(is_of_itself)
 
 
 def _contexts(policy: Callable[..., CheckpointPolicy]) -> Callable[[], Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -15,7 +15,10 @@ from millstream.models.dit import CausalDiT
 from millstream.models.kv import KVRing
 from millstream.models.prompted import PromptedDiT
 from millstream.models.ring_shape import RingShape
+from millstream.ops import piecewise
+from millstream.ops.attention import attend_in_shares
 from millstream.parallel.training.recompute import prepare_blocks
+from millstream.trainer import sequence
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
 
 CONFIG = MODELS["tiny"]
@@ -74,6 +77,28 @@ def test_compiled_blocks_learn_the_same_and_all_layers_are_one_graph(how: Recomp
 def test_compiled_blocks_keep_less_the_more_is_made_again() -> None:
     held = [compiled(how)[1] for how in get_args(Recompute)]
     assert held == sorted(set(held), reverse=True)
+
+
+@pytest.mark.slow  # it compiles
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("how", get_args(Recompute))
+def test_pieces_beside_each_other_are_kept_as_attention_is(how: Recompute, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: what self-attention gave is made once, unless all is made again."""
+    expected = learnt("none")[0]
+    calls = list[int]()
+
+    def counted(q_BLNH: torch.Tensor, *given: Any) -> Any:
+        calls.append(q_BLNH.shape[1])
+        return attend_in_shares(q_BLNH, *given)
+
+    monkeypatch.setattr(piecewise, "attend_in_shares", counted)
+    monkeypatch.setattr(sequence, "_has_cudnn", lambda *_: True)
+    monkeypatch.setattr(sequence, "HALF", (torch.float32,))
+    torch._dynamo.reset()
+    found = learnt(how, "aot_eager")[0]
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert len(calls) == CONFIG.layers * CHUNKS * (2 if how == "full" else 1)
 
 
 @pytest.mark.slow
