@@ -29,6 +29,8 @@ PACKED_BYTES = 2 + 8 / 256
 EMA_BYTES = 4
 ATTENTION_SHARE = 0.84
 """Of a streaming kernel's rate, forward and back: a step is held to the power limit from its beginning to its end."""
+BESIDE_SHARE = 0.89
+"""The same where the pieces of a sequence run beside each other and fill the processors (`ops/piecewise.py`)."""
 BACK_OVER_FORWARD = 2.5
 """Of attention: scores are made again, then four products where there were two."""
 VALUE_BYTES = 2
@@ -323,7 +325,7 @@ def learning_time(work: LearningWork, device: Device) -> LearningTime:
     dit, rates = work.dit, device.rates
     products = sum(product_ms(product, device, fp8=False) for product in block_products(dit, work.tokens))
     seen = attention_flops(work.tokens, round(work.keys), dit.width) + attention_flops(work.tokens, dit.text_tokens, dit.width)
-    attention = seen / (ATTENTION_SHARE * rates.attention_tflops) / 1e9
+    attention = seen / (BESIDE_SHARE * rates.attention_tflops) / 1e9
     walks = {each: each.bytes(dit, work.tokens) / rates.bandwidth_tb_s / 1e9 for each in (FORWARD, BACKWARD, AGAIN)}
     forward = products + attention + walks[FORWARD]
     again = {"none": 0.0, "selective": walks[AGAIN], "products": forward - attention, "full": forward}[work.recompute]

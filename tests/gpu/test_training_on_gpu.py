@@ -21,9 +21,12 @@ from tests.unit.models_for_tests import relative_error
 from tests.unit.parallel.training.test_learner import CONFIG, learner
 
 GPU = torch.device("cuda")
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 9), reason="needs a GPU that multiplies in fp8"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 9), reason="needs a GPU that multiplies in fp8"
+    ),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the libraries that compile kernels
+]
 
 
 def rows(steps: int) -> Iterator[FlowRows]:
