@@ -23,7 +23,8 @@ from tests.unit.parallel.training.test_learner import CONFIG, learner
 GPU = torch.device("cuda")
 pytestmark = [
     pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 9), reason="needs a GPU that multiplies in fp8"
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 9),
+        reason="needs a GPU that multiplies in fp8",
     ),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the libraries that compile kernels
 ]

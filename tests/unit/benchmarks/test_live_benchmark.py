@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.live import CROWD, MARGIN, missed, of_people, rounded
+from benchmarks.live import CROWD, MARGIN, missed, of_people, of_rounds, rounded
 from millstream.load.record import LoadRecord
 from millstream.load.run import LoadResult
 
@@ -22,7 +22,7 @@ def good() -> dict[str, Any]:
         "crowd": {**people, "admitted": CROWD, "refused": ["no room"], "refusal_s": 0.01},
         "overhead": {"share": 0.02},
         "connects": kept,
-        "scripted_use": dict(kept),
+        "scripted_use": {**kept, "continuity": 1.0},
     }
 
 
@@ -44,6 +44,7 @@ def test_a_good_run_misses_nothing() -> None:
         ("connects", {"memory_growth": 0.03}, "connects: memory"),
         ("scripted_use", {"device_memory_growth": 0.03}, "scripted_use: memory"),
         ("scripted_use", {"left_behind": ["6 tasks are left"]}, "scripted_use: nothing left"),
+        ("scripted_use", {"continuity": 0.998}, "scripted use: continuity"),
         ("scripted_use", {"errors": ["bad_state: no"]}, "scripted use: errors"),
     ],
 )
@@ -51,6 +52,27 @@ def test_each_goal_can_be_missed(part: str, changes: dict[str, Any], name: str) 
     measured = good()
     measured[part] = {**measured[part], **changes}
     assert missed(measured) == [name]
+
+
+def rounds_at_rest(held: list[int]) -> list[dict[str, Any]]:
+    kept = dict(continuity=1.0, misses=0, errors=[], unanswered_controls=0, left_behind=[], memory_growth=0.5)
+    return [
+        {**kept, "device_memory_growth": 0.0, "memory": {"end": {"resident_bytes": each, "device_bytes": None}}}
+        for each in held
+    ]
+
+
+def test_what_rests_unevenly_does_not_grow_and_what_climbs_does() -> None:
+    assert of_rounds(rounds_at_rest([364, 405, 383, 402, 364, 383, 405, 402]))["memory_growth"] == 0.0
+    assert of_rounds(rounds_at_rest([100, 102, 104, 106, 108, 110]))["memory_growth"] == pytest.approx(0.0588, abs=1e-3)
+    assert of_rounds(rounds_at_rest([100, 150]))["memory_growth"] == 0.5, "too few to say more than a reading before and after"
+
+
+def test_one_bad_round_is_not_made_up_for() -> None:
+    rounds = rounds_at_rest([100] * 6)
+    rounds[4] |= {"continuity": 0.9, "misses": 3, "errors": ["late"]}
+    found = of_rounds(rounds)
+    assert (found["continuity"], found["misses"], found["errors"]) == (0.9, 3, ["late"])
 
 
 def test_four_fit_at_the_chosen_rate_and_five_do_not() -> None:
