@@ -81,8 +81,11 @@ def test_compiled_blocks_keep_less_the_more_is_made_again() -> None:
 
 @pytest.mark.slow  # it compiles
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("backend", ["", "aot_eager"])
 @pytest.mark.parametrize("how", get_args(Recompute))
-def test_pieces_beside_each_other_are_kept_as_attention_is(how: Recompute, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_beside_each_other_are_kept_as_attention_is(
+    how: Recompute, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on a GPU: what self-attention gave is made once, unless all is made again."""
     expected = learnt("none")[0]
     calls = list[int]()
@@ -95,7 +98,7 @@ def test_pieces_beside_each_other_are_kept_as_attention_is(how: Recompute, monke
     monkeypatch.setattr(sequence, "_has_cudnn", lambda *_: True)
     monkeypatch.setattr(sequence, "HALF", (torch.float32,))
     torch._dynamo.reset()
-    found = learnt(how, "aot_eager")[0]
+    found = learnt(how, backend)[0]
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
     assert len(calls) == CONFIG.layers * CHUNKS * (2 if how == "full" else 1)
