@@ -315,6 +315,7 @@ class Service:
                 device_bytes=torch.cuda.memory_allocated(device) if device.type == "cuda" else 0,
                 look_ahead=copy(self.ahead.metrics),
                 shared={name: entry.shared for name, entry in self.table.entries.items()},
+                paused=frozenset(name for name, entry in self.table.entries.items() if entry.paused),
             )
 
     # Below: the engine's thread, or under the lock.

@@ -291,6 +291,7 @@ function explain(phase, detail) {
   const instead = detail.offer ? { action: strings.offer(detail.offer), act: () => startOver(detail.offer) } : again;
   const sayings = {
     waiting: () => stage.say(strings.waiting(detail), { action: "Leave the line", act: () => stream.greet() }),
+    paused: () => (view === null ? stage.hush() : stage.say(strings.pausedByOwner())),
     lost: () => stage.say(strings.lost(stream.hasPicture, detail.retry_s), { action: "Try now", act: () => stream.reconnect() }),
     refused: () => stage.say(strings.denied(detail), instead),
     ended: () => stage.say(strings.ended(detail), again),

@@ -28,6 +28,8 @@ export const lost = (hasPicture, retry_s) =>
     ? `The connection is lost. Your stream waits for you; trying again in ${Math.ceil(retry_s)} s.`
     : `The server does not answer; trying again in ${Math.ceil(retry_s)} s.`;
 
+export const pausedByOwner = () => "Paused by whoever steers this stream. It goes on here when they resume.";
+
 export const turnedAway = ({ status, message }) =>
   status === 401 ? "This server asks for an access key: enter it under New stream." : sentence(message);
 

@@ -93,6 +93,17 @@ def test_many_may_watch_one_session(server: Serving) -> None:
             watcher.__exit__(None, None, None)
 
 
+def test_who_watches_is_told_of_a_pause_and_of_its_end(server: Serving) -> None:
+    with server.client() as owner, server.client() as watcher:
+        live = owner.start()
+        watcher.say({"type": "view", "version": 1, "view": live["view"]})
+        assert watcher.hear("stats")["paused"] is False
+        for control, paused in (("pause", True), ("resume", False)):
+            owner.say({"type": "control", "control": {"type": control}})
+            watcher.hear("receipt", state="applied")
+            assert watcher.hear("stats")["paused"] is paused
+
+
 def test_a_camera_in_and_a_picture_out(server: Serving) -> None:
     with server.client() as client:
         client.start(input=True, noise_scale=0.3, formats=["raw"])
