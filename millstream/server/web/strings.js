@@ -123,6 +123,19 @@ export function duration(seconds) {
 
 export const clock = (seconds) => `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")}`;
 
+const MAX_WORDS = 40; // letters of them; file systems take 255 bytes
+const NAMEABLE = /[\p{L}\p{N}][\p{L}\p{M}\p{N}]*/gu;
+
+/** The file of a recording: the first words of what it shows, and when it began. Letters, digits, dashes and underscores alone. */
+export function recordingName(prompt, at) {
+  const words = prompt.normalize("NFC").toLowerCase().match(NAMEABLE) ?? ["millstream"];
+  while (words.length > 1 && words.join("-").length > MAX_WORDS) words.pop();
+  const two = (number) => String(number).padStart(2, "0");
+  const day = [at.getFullYear(), at.getMonth() + 1, at.getDate()].map(two).join("-");
+  const time = [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join("-");
+  return `${[...words.join("-")].slice(0, MAX_WORDS).join("")}_${day}_${time}.mp4`;
+}
+
 export function bytes(size) {
   const steps = ["bytes", "kB", "MB", "GB"];
   const step = Math.min(steps.length - 1, Math.floor(Math.log10(Math.max(1, size)) / 3));
