@@ -60,6 +60,7 @@ def paint(prompt: str, first: int) -> NDArray[np.uint8]:
 class FakeSession:
     name: str
     prompt: str
+    source: str = ""
     index: int = 0
     fps: float = FPS
     media_s: float = 0.0
@@ -204,9 +205,9 @@ class FakeStream:
 
     def enter(self, asked: said.Opening) -> FakeSession | None:
         match asked:
-            case said.Start(prompt=prompt):
+            case said.Start(prompt=prompt, source=source):
                 name = f"s{len(self.sessions)}"
-                self.sessions[name] = FakeSession(name, prompt)
+                self.sessions[name] = FakeSession(name, prompt, source)
                 return self.sessions[name]
             case said.Attach(session=name) | said.View(view=name) | said.Restore(snapshot=name):
                 return self.sessions.get(name)
@@ -304,6 +305,8 @@ def live(session: FakeSession, format: Format, owned: bool) -> say.LiveMessage:
         sink=3,
         noise_scale=0.7,
         seed=5,
+        rate="auto",
+        source=session.source,
     )
     name, paused = session.name if owned else "", session.paused
     return say.LiveMessage(session=name, view=session.name, format=format, config=config, paused=paused, note="")
