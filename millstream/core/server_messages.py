@@ -121,6 +121,8 @@ class Stats(ServerMessage, frozen=True, kw_only=True, tag="stats"):
     """What all sessions ask of the device; above 1 it is overloaded."""
     shared: int = 0
     """Chunks that it had from a session that began alike (docs/forking.md#sessions-that-begin-alike)."""
+    paused: bool = False
+    """Whether its owner has paused it."""
 
 
 class RecordingMessage(ServerMessage, frozen=True, kw_only=True, tag="recording"):

@@ -53,6 +53,7 @@ from millstream.serving.turn_taker import TurnTaker
 from millstream.serving.turns import Halt, Sleep, Turn
 from millstream.session.forks import restart_at
 from millstream.session.session import Session
+from millstream.session.timeline import TimelineState
 from millstream.session.trail import Restart
 
 log = logging.getLogger(__name__)
@@ -213,11 +214,11 @@ class Service:
                 self.table.stand_still(entry)
                 self._changed.notify_all()
 
-    def is_paused(self, session_id: str) -> bool:
-        """Whether its owner has paused it."""
+    def timeline(self, session_id: str) -> TimelineState | None:
+        """What its controls have made of it by now; None before it has its place, and once it has ended."""
         with self._changed:
             entry = self.table.entries.get(session_id)
-            return entry is not None and entry.session is not None and entry.session.timeline.paused
+            return None if entry is None or entry.session is None else entry.session.timeline.state()
 
     def fed(self, session_id: str) -> None:
         """Its feed has new frames, or has ended."""
@@ -315,6 +316,7 @@ class Service:
                 device_bytes=torch.cuda.memory_allocated(device) if device.type == "cuda" else 0,
                 look_ahead=copy(self.ahead.metrics),
                 shared={name: entry.shared for name, entry in self.table.entries.items()},
+                paused=frozenset(name for name, entry in self.table.entries.items() if entry.paused),
             )
 
     # Below: the engine's thread, or under the lock.

@@ -23,6 +23,8 @@ class ServiceMetrics:
     """Since the start."""
     shared: Mapping[str, int] = field(default_factory=dict)
     """Chunks that each session had from one that began alike."""
+    paused: frozenset[str] = frozenset()
+    """Sessions that their owners have paused."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

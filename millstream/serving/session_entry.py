@@ -150,6 +150,11 @@ class SessionEntry:
     def label(self) -> str:
         return label(self.session_id)
 
+    @property
+    def paused(self) -> bool:
+        """Whether its owner has paused it."""
+        return self.session is not None and self.session.timeline.paused
+
 
 def label(session_id: str) -> str:
     """A session's name in logs: too short to steer it with."""

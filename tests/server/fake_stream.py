@@ -40,6 +40,8 @@ from millstream.video.encoding import encoder_for
 
 WEB = Path(millstream.__file__).parent / "server" / "web"
 FPS, FRAMES, SIZE = 16.0, 8, 64
+TELL_S = 0.2
+"""How often it is told how a paused session does."""
 EXAMPLES = ("a red balloon over green hills", "a yellow boat at sunset", "a comet in outer space")
 GIBBERISH = "blorp"
 """What no word has that this model knows."""
@@ -58,6 +60,7 @@ def paint(prompt: str, first: int) -> NDArray[np.uint8]:
 class FakeSession:
     name: str
     prompt: str
+    source: str = ""
     index: int = 0
     fps: float = FPS
     media_s: float = 0.0
@@ -202,9 +205,9 @@ class FakeStream:
 
     def enter(self, asked: said.Opening) -> FakeSession | None:
         match asked:
-            case said.Start(prompt=prompt):
+            case said.Start(prompt=prompt, source=source):
                 name = f"s{len(self.sessions)}"
-                self.sessions[name] = FakeSession(name, prompt)
+                self.sessions[name] = FakeSession(name, prompt, source)
                 return self.sessions[name]
             case said.Attach(session=name) | said.View(view=name) | said.Restore(snapshot=name):
                 return self.sessions.get(name)
@@ -212,10 +215,14 @@ class FakeStream:
     async def play(self, socket: WebSocket, session: FakeSession, format: Format) -> None:
         """Two chunks ahead of the clock, as far as the viewer has played."""
         begun, first_s, opened = time.monotonic(), session.media_s, False
+        told = begun
         if session.paused and session.index and format != "mp4":
             header, parts = session.last_chunk(format)
             await socket.send_bytes(words.with_header(header, *parts))
         while True:
+            if session.paused and time.monotonic() - told > TELL_S:
+                told = time.monotonic()
+                await socket.send_text(words.encode(self.stats(session)))
             if session.paused or self.is_slow or session.media_s - first_s > FRAMES / session.fps + time.monotonic() - begun:
                 await asyncio.sleep(0.01)
                 continue
@@ -224,12 +231,14 @@ class FakeStream:
                 await socket.send_bytes(words.with_header(say.OpeningHeader(), opening))
                 opened = True
             await socket.send_bytes(words.with_header(header, *parts))
-            await socket.send_text(words.encode(self.stats(header.media_s)))
+            await socket.send_text(words.encode(self.stats(session)))
 
-    def stats(self, media_s: float) -> say.Stats:
-        stalled_s, use = (media_s, 1.4) if self.overloaded else (0.0, 0.4)
-        viewers = len(self._sockets)
-        return say.Stats(continuity=0.997, ahead_s=0.5, stalled_s=stalled_s, misses=0, viewers=viewers, utilisation=use)
+    def stats(self, session: FakeSession) -> say.Stats:
+        stalled_s, use = (session.media_s, 1.4) if self.overloaded else (0.0, 0.4)
+        return say.Stats(
+            continuity=0.997, ahead_s=0.5, stalled_s=stalled_s, misses=0, viewers=len(self._sockets), utilisation=use,
+            paused=session.paused,
+        )  # fmt: skip
 
     async def answer(self, socket: WebSocket, asked: said.AnyClientMessage) -> None:
         session = next(reversed(self.sessions.values()), None)
@@ -296,6 +305,8 @@ def live(session: FakeSession, format: Format, owned: bool) -> say.LiveMessage:
         sink=3,
         noise_scale=0.7,
         seed=5,
+        rate="auto",
+        source=session.source,
     )
     name, paused = session.name if owned else "", session.paused
     return say.LiveMessage(session=name, view=session.name, format=format, config=config, paused=paused, note="")

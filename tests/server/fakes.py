@@ -93,8 +93,8 @@ class FakeService:
             self.sessions[session_id].viewers -= 1
             assert self.sessions[session_id].viewers >= 0
 
-    def is_paused(self, session_id: str) -> bool:
-        return False
+    def timeline(self, session_id: str) -> None:
+        return None
 
     def hand_over_takes(self, hand_over: HandOver) -> None:
         self.hand_over = hand_over

@@ -140,6 +140,7 @@ def test_a_recording_can_be_downloaded_and_played(page: Page, tmp_path: Path) ->
     page.get_by_role("button", name="Stop").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
+    assert download.value.suggested_filename.startswith("a-kite-over-the-sea_"), "what the server calls it is for itself"
     clip = tmp_path / "clip.mp4"
     download.value.save_as(clip)
     with av.open(str(clip)) as video:

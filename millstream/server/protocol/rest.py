@@ -186,7 +186,9 @@ async def download_live_journal(server: ServerState, words: Mapping[str, str], b
 
 
 async def download_recording(server: ServerState, words: Mapping[str, str], body: None) -> Response:
-    return _download(server.archive, "recordings", words["name"])
+    """Without a file name: a page's own would not count beside it, and it knows what was shown."""
+    kept = server.archive.store.find("recordings", words["name"])
+    return FileResponse(kept.path, media_type=MEDIA_TYPES["recordings"], headers={"content-disposition": "attachment"})
 
 
 async def download_journal(server: ServerState, words: Mapping[str, str], body: None) -> Response:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from millstream.core import tracing
 from millstream.core.client_messages import Format
+from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Receipt, SetPrompt, WeightedPrompt
 from millstream.core.errors import Overloaded, UnknownSession
 from millstream.server.access.keys import NAMELESS, Key
@@ -46,6 +47,8 @@ GIVEN_AGAIN = 3
 """Chunks at most, to who comes back."""
 LOGGED = 40
 """Letters of a control's id."""
+STEERED = ("steps", "seed", "noise_scale", "window", "sink", "kv_bias")
+"""Settings of a stream that controls change."""
 
 
 @dataclass(slots=True)
@@ -145,7 +148,16 @@ class LiveSession:
 
     @property
     def paused(self) -> bool:
-        return self._parts.service.is_paused(self.session_id)
+        timeline = self._parts.service.timeline(self.session_id)
+        return timeline is not None and timeline.paused
+
+    @property
+    def config(self) -> StreamConfig:
+        """As its controls have made it."""
+        timeline = self._parts.service.timeline(self.session_id)
+        if timeline is None:
+            return self.request.config
+        return replace(self.request.config, **{name: getattr(timeline, name) for name in STEERED})
 
     @property
     def prompts(self) -> tuple[WeightedPrompt, ...]:

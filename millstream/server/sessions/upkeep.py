@@ -23,6 +23,7 @@ def report(live_sessions: Mapping[str, LiveSession], metrics: ServiceMetrics) ->
             viewers=len(live_session.viewers),
             utilisation=metrics.scheduler.utilisation,
             shared=metrics.shared.get(each.session_id, 0),
+            paused=each.session_id in metrics.paused,
         )
         live_session.shared = stats.shared
         for viewer in live_session.viewers:

@@ -6,6 +6,7 @@ import * as strings from "./strings.js";
 export class Keeping {
   #recordingSince = null;
   #url = "";
+  #name = ""; // of the file
 
   constructor(elements, stream, { toast, onRestore, promptNow }) {
     Object.assign(this, { elements, stream, toast, onRestore, promptNow });
@@ -54,12 +55,14 @@ export class Keeping {
 
   #recording({ on, url }) {
     this.#url = url;
+    if (on) this.#name = strings.recordingName(this.promptNow(), new Date());
     this.#showRecording(on);
     if (!on && url) this.#offer("The recording is ready to download.");
   }
 
   #offer(text) {
     this.elements.download.href = this.#url;
+    this.elements.download.download = this.#name;
     this.elements.download.hidden = false;
     this.toast(text);
   }

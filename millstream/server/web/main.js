@@ -10,6 +10,7 @@ import { Keeping } from "./keeping.js";
 import * as memory from "./memory.js";
 import { Midi } from "./midi.js";
 import { Meters } from "./meters.js";
+import { NewStream } from "./newstream.js";
 import * as shortcuts from "./shortcuts.js";
 import { SourceChoice } from "./source.js";
 import { Stage } from "./stage.js";
@@ -91,6 +92,7 @@ const source = new SourceChoice(
     onTrouble: (text) => stage.say(text),
   },
 );
+const newStream = new NewStream({ size: $("size"), fps: $("fps"), wait: $("wait") }, source);
 
 new Midi(
   { status: $("midi-status"), connect: $("midi-connect"), learn: $("midi-learn"), list: $("midi-bindings") },
@@ -121,11 +123,7 @@ function start(prompt, instead = {}) {
     type: "start",
     prompt,
     ...steering.choices,
-    ...($("size").value && { size: $("size").value }), // none before the greeting
-    fps: strings.rate($("fps").value),
-    wait: $("wait").checked,
-    input: source.sendsFrames,
-    ...(source.named && { source: source.named }),
+    ...newStream.choices,
     ...instead,
   });
 }
@@ -158,6 +156,7 @@ function steer(session, prompt) {
 }
 
 function begin(opening) {
+  newStream.begin(opening);
   stream.key = $("key").value;
   stage.reset();
   futures.clear();
@@ -194,7 +193,7 @@ stream.addEventListener("hello", ({ detail: { model, defaults, examples, sources
   if (stream.live) return;
   const { seed, ...rest } = defaults; // each new stream has noise of its own
   steering.show(rest, source);
-  $("size").value ||= defaults.size;
+  newStream.offer(defaults);
 });
 
 stream.addEventListener("live", ({ detail: { format, config, note } }) => {
@@ -202,6 +201,7 @@ stream.addEventListener("live", ({ detail: { format, config, note } }) => {
   timeline.open(stream.live.session);
   stage.prepare({ format, ...shape, lead_s: config.lead_s }, { onFrame, onChunk, onThumbnail });
   explainRate(note);
+  newStream.show(config);
   steering.show(config, source);
   if (source.sendsFrames) source.pump(shape, (blob) => stream.sendFrame(blob));
 });
@@ -291,6 +291,7 @@ function explain(phase, detail) {
   const instead = detail.offer ? { action: strings.offer(detail.offer), act: () => startOver(detail.offer) } : again;
   const sayings = {
     waiting: () => stage.say(strings.waiting(detail), { action: "Leave the line", act: () => stream.greet() }),
+    paused: () => (view === null ? stage.hush() : stage.say(strings.pausedByOwner())),
     lost: () => stage.say(strings.lost(stream.hasPicture, detail.retry_s), { action: "Try now", act: () => stream.reconnect() }),
     refused: () => stage.say(strings.denied(detail), instead),
     ended: () => stage.say(strings.ended(detail), again),

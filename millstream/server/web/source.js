@@ -42,6 +42,12 @@ export class SourceChoice {
     }
   }
 
+  /** That of a stream that one comes to; a camera or a file is not there again. */
+  show(name) {
+    const known = [...this.choice.querySelectorAll("input")].find(({ value }) => value === NAMED + name);
+    if (known) known.checked = true;
+  }
+
   get isPumping() {
     return this.#frames.isPumping;
   }

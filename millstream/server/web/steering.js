@@ -10,7 +10,7 @@ export const randomSeed = () => Math.floor(Math.random() * MAX_SEED);
 export class Steering {
   #schedule = null; // until a server has said what streams start with
   #sink = 0;
-  #weighed = false; // whether a person has moved the past; until then it is as the server has it
+  #past = null; // how much it weighs, once a stream or a person has said so
 
   constructor({ seed, dice, steps, stepsValue, window, noise, noiseValue, past, pastValue }, onChange) {
     Object.assign(this, { seed, steps, stepsValue, window, noise, noiseValue, past, pastValue });
@@ -24,8 +24,8 @@ export class Steering {
     noise.addEventListener("change", () => onChange({ type: "noise_scale", noise_scale: Number(noise.value) }));
     past.addEventListener("input", () => this.#showValues());
     past.addEventListener("change", () => {
-      this.#weighed = true;
-      onChange({ type: "kv_bias", kv_bias: Number(past.value) });
+      this.#past = Number(past.value);
+      onChange({ type: "kv_bias", kv_bias: this.#past });
     });
   }
 
@@ -42,7 +42,7 @@ export class Steering {
     this.steps.max = Math.max(8, steps.length);
     this.window.value = window;
     if (noise_scale !== undefined) this.noise.value = noise_scale;
-    if (kv_bias !== undefined) this.past.value = kv_bias;
+    if (kv_bias !== undefined) this.past.value = this.#past = kv_bias;
     if (seed !== undefined) this.seed.value = seed;
     this.noise.disabled = !takesInput;
     this.#showValues();
@@ -56,8 +56,9 @@ export class Steering {
       seed,
       steps: this.#levels(),
       window: Number(this.window.value),
+      sink: this.#sink,
       noise_scale: Number(this.noise.value),
-      ...(this.#weighed && { kv_bias: Number(this.past.value) }),
+      ...(this.#past !== null && { kv_bias: this.#past }),
     };
   }
 

@@ -136,6 +136,7 @@ export class Stream extends EventTarget {
     hear("waiting", (detail) => this.#setPhase("waiting", detail));
     hear("live", (detail) => this.#begun(detail));
     hear("receipt", (detail) => this.#receipt(detail));
+    hear("stats", ({ paused }) => this.#stands(paused));
     hear("pong", ({ t }) => this.#tell("network", { ms: performance.now() - t }));
     hear("error", (detail) => this.#error(detail));
     hear("note", ({ message }) => this.#note(message));
@@ -198,6 +199,12 @@ export class Stream extends EventTarget {
   #goOn() {
     this.#paused = false;
     if (this.phase === "paused") this.#setPhase("live");
+  }
+
+  /** Whoever has not asked for a pause is told here of one and of its end; servers older than this do not say. */
+  #stands(paused) {
+    if (paused === true && this.phase === "live") this.#rest();
+    if (paused === false && this.phase === "paused") this.#goOn();
   }
 
   #error({ code, message, control_id }) {

@@ -28,6 +28,8 @@ export const lost = (hasPicture, retry_s) =>
     ? `The connection is lost. Your stream waits for you; trying again in ${Math.ceil(retry_s)} s.`
     : `The server does not answer; trying again in ${Math.ceil(retry_s)} s.`;
 
+export const pausedByOwner = () => "Paused by whoever steers this stream. It goes on here when they resume.";
+
 export const turnedAway = ({ status, message }) =>
   status === 401 ? "This server asks for an access key: enter it under New stream." : sentence(message);
 
@@ -120,6 +122,19 @@ export function duration(seconds) {
 }
 
 export const clock = (seconds) => `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")}`;
+
+const MAX_WORDS = 40; // letters of them; file systems take 255 bytes
+const NAMEABLE = /[\p{L}\p{N}][\p{L}\p{M}\p{N}]*/gu;
+
+/** The file of a recording: the first words of what it shows, and when it began. Letters, digits, dashes and underscores alone. */
+export function recordingName(prompt, at) {
+  const words = prompt.normalize("NFC").toLowerCase().match(NAMEABLE) ?? ["millstream"];
+  while (words.length > 1 && words.join("-").length > MAX_WORDS) words.pop();
+  const two = (number) => String(number).padStart(2, "0");
+  const day = [at.getFullYear(), at.getMonth() + 1, at.getDate()].map(two).join("-");
+  const time = [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join("-");
+  return `${[...words.join("-")].slice(0, MAX_WORDS).join("")}_${day}_${time}.mp4`;
+}
 
 export function bytes(size) {
   const steps = ["bytes", "kB", "MB", "GB"];

@@ -93,6 +93,28 @@ def test_many_may_watch_one_session(server: Serving) -> None:
             watcher.__exit__(None, None, None)
 
 
+def test_who_watches_is_told_of_a_pause_and_of_its_end(server: Serving) -> None:
+    with server.client() as owner, server.client() as watcher:
+        live = owner.start()
+        watcher.say({"type": "view", "version": 1, "view": live["view"]})
+        assert watcher.hear("stats")["paused"] is False
+        for control, paused in (("pause", True), ("resume", False)):
+            owner.say({"type": "control", "control": {"type": control}})
+            watcher.hear("receipt", state="applied")
+            assert watcher.hear("stats")["paused"] is paused
+
+
+def test_who_comes_back_is_told_what_controls_have_made_of_the_stream(server: Serving) -> None:
+    with server.client() as client, server.client() as again:
+        live = client.start(seed=3, fps="auto")
+        assert (live["config"]["seed"], live["config"]["rate"], live["config"]["source"]) == (3, "auto", "")
+        client.hear("chunk")
+        client.say({"type": "control", "control": {"type": "seed", "seed": 4}})
+        client.hear("receipt", state="applied")
+        again.say({"type": "attach", "version": 1, "session": live["session"]})
+        assert again.hear("live")["config"] == live["config"] | {"seed": 4}
+
+
 def test_a_camera_in_and_a_picture_out(server: Serving) -> None:
     with server.client() as client:
         client.start(input=True, noise_scale=0.3, formats=["raw"])

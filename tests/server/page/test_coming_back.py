@@ -175,6 +175,22 @@ def test_a_view_link_shows_the_stream_and_steers_nothing(page: Page, server: Fak
     assert controls(server) == []
 
 
+def test_who_watches_is_told_of_a_pause_and_of_its_end(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    watcher = page.context.new_page()
+    watcher.goto(f"{server.url}/?view=s0")
+    expect(screen.phase(watcher)).to_have_text("watching")
+    page.get_by_role("button", name="Pause").click()
+    expect(screen.phase(watcher)).to_have_text("paused")
+    expect(watcher.get_by_role("alert")).to_contain_text("It goes on here when they resume.")
+    expect(page.get_by_role("alert")).to_be_hidden()
+    page.get_by_role("button", name="Resume").click()
+    expect(screen.phase(watcher)).to_have_text("watching")
+    expect(watcher.get_by_role("alert")).to_be_hidden()
+    screen.wait_until_moving(watcher)
+
+
 def test_a_view_link_to_nothing_says_so(page: Page, server: FakeStream) -> None:
     page.goto(f"{server.url}/?view=gone")
     expect(page.get_by_role("alert")).to_contain_text("That stream is not there any more.")

@@ -112,6 +112,18 @@ def test_a_video_of_the_servers_is_asked_for_by_name_and_no_frame_is_sent(page: 
     assert server.frames_in == 0
 
 
+def test_a_video_of_the_servers_is_still_the_source_after_a_reload(page: Page, server: FakeStream) -> None:
+    page.get_by_role("textbox", name="Prompt").fill("a kite")
+    page.get_by_role("radio", name="sea").check(force=True)
+    screen.wait_until_moving(page)
+    page.reload()
+    expect(page.get_by_role("radio", name="sea")).to_be_checked()
+    page.get_by_text("New stream", exact=True).click()
+    page.get_by_role("button", name="Start over").click()
+    wait_until(lambda: len(server.sessions) == 2, "another stream has begun")
+    assert [asked.source for asked in server.heard if isinstance(asked, Start)] == ["sea", "sea"]
+
+
 @pytest.mark.parametrize("kind", ["still.png", "film.mp4"])
 def test_a_file_becomes_the_input(page: Page, server: FakeStream, tmp_path: Path, kind: str) -> None:
     path, frames_THW3 = tmp_path / kind, np.full((16, 48, 96, 3), 128, np.uint8)

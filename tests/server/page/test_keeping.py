@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest.importorskip("playwright", reason="tests of the page need playwright: pip install 'millstream[dev]'")
@@ -22,6 +24,37 @@ def test_a_recording_is_offered_for_download(page: Page) -> None:
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
     assert download.value.path().read_bytes() == b"a recording"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "name"),
+    [
+        ("A red kite, high over the sea", "a-red-kite-high-over-the-sea"),
+        ("a kite " * 20, "a-kite-a-kite-a-kite-a-kite-a-kite-a"),
+        ("../../etc/passwd \u202e<b>: Ωmega é", "etc-passwd-b-ωmega-é"),
+        ("x" * 300, "x" * 40),
+        ("\N{KITE}", "millstream"),
+    ],
+)
+def test_a_recordings_file_says_what_it_shows_and_when_it_began(page: Page, prompt: str, name: str) -> None:
+    screen.start(page, prompt)
+    page.get_by_role("button", name="Record").click()
+    expect(page.locator("#recording-mark")).to_be_visible()
+    page.get_by_role("button", name="Stop").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert re.fullmatch(rf"{name}_\d{{4}}(-\d\d){{2}}_\d\d(-\d\d){{2}}\.mp4", download.value.suggested_filename)
+
+
+def test_a_recording_that_is_fetched_with_a_key_has_its_name_too(page: Page) -> None:
+    page.get_by_text("New stream", exact=True).click()
+    page.get_by_label("Access key").fill("open-sesame")
+    screen.start(page, "a kite")
+    page.get_by_role("button", name="Record").click()
+    page.get_by_role("button", name="Stop").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert download.value.suggested_filename.startswith("a-kite_")
 
 
 def test_a_recording_that_a_lost_connection_ended_is_offered_too(page: Page, server: FakeStream) -> None:

@@ -71,6 +71,17 @@ def test_a_phones_bar_has_room_for_a_download(page: Page) -> None:
     assert icon["width"] >= 20, "nothing else takes its room"
 
 
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_a_stream_is_ended_without_scrolling(page: Page, width: int, height: int) -> None:
+    page.set_viewport_size({"width": width, "height": height})
+    expect(page.get_by_role("button", name="End stream")).to_be_disabled()
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    expect(page.get_by_role("button", name="End stream")).to_be_in_viewport(ratio=1)
+    page.get_by_role("button", name="End stream").click()
+    expect(screen.phase(page)).to_have_text("ended")
+
+
 def test_news_are_as_wide_as_a_phone_lets_them_be(page: Page) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     screen.start(page, "a kite")

@@ -206,7 +206,7 @@ def test_everything_can_be_done_from_the_keyboard(page: Page, server: FakeStream
 def test_the_strip_is_one_stop_for_tab_and_walked_by_arrow_keys(page: Page) -> None:
     screen.start(page, "a kite")
     page.wait_for_function("() => document.querySelectorAll('.cell').length > 3")
-    page.get_by_role("button", name="Pause").focus()
+    page.get_by_role("button", name="End stream").focus()
     page.keyboard.press("Tab")
     expect(page.get_by_role("list", name="Chunks, oldest first")).to_be_focused()
     page.keyboard.press("ArrowLeft")

@@ -115,7 +115,7 @@ def test_a_paused_session_shows_its_futures_and_stays_paused(engine: Engine) -> 
         asked = play.service.preview("a", [STORM])
         assert make(play) == 1
         assert asked.result(0).note == ""
-        assert play.service.is_paused("a")
+        assert play.service.metrics().paused == {"a"}
 
 
 def test_asks_are_bounded_checked_and_end_with_their_session(engine: Engine) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from millstream.core.config import StreamConfig
-from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSteps, Stop, WeightedPrompt
+from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSeed, SetSteps, Stop, WeightedPrompt
 from millstream.core.errors import MillstreamError, Overloaded, UnknownSession
 from millstream.engine.engine import Engine
 from millstream.serving.admission_types import AdmissionConfig, Admitted, Queued
@@ -345,16 +345,24 @@ def test_a_live_feed_keeps_the_newest_and_no_more() -> None:
     assert (real, feed.dropped, int(frames[0, 0, 0, 0])) == (12, 10, 10)
 
 
-def test_a_pause_can_be_asked_for_by_those_who_come_later(engine: Engine) -> None:
+def test_what_controls_have_made_of_a_session_is_known_to_those_who_come_later(engine: Engine) -> None:
     with running(engine) as service:
+        assert service.timeline("a") is None
         owner = Owner()
         service.open(request(engine, "a"), owner)
         service.watch("a")
         owner.digests(1)
-        assert not service.is_paused("a")
+        before = service.timeline("a")
+        assert before is not None
+        assert not before.paused
+        assert service.metrics().paused == set()
+        service.control("a", SetSeed(seed=before.seed + 1))
         service.control("a", Pause())
         owner.wait_for(Applied)
-        assert service.is_paused("a")
+        after = service.timeline("a")
+        assert after is not None
+        assert (after.paused, after.seed) == (True, before.seed + 1)
+        assert service.metrics().paused == {"a"}
 
 
 def test_a_job_that_comes_too_late_is_answered(engine: Engine) -> None:
