@@ -48,7 +48,9 @@ def test_what_is_counted_is_in_a_log_before_its_end(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(("total", "of"), [(21, " of 21"), (None, "")])
-def test_chunks_are_in_a_log_before_the_last_one_has_come(capsys: pytest.CaptureFixture[str], total: int | None, of: str) -> None:
+def test_chunks_are_in_a_log_before_the_last_one_has_come(
+    capsys: pytest.CaptureFixture[str], total: int | None, of: str
+) -> None:
     with ChunkProgress("brook", total_frames=total) as progress:
         progress.add(ChunkTiming(total_ms=1000.0, phases_ms={"dit": 700.0}), 9)
         assert capsys.readouterr().err == f"brook: frame 9{of}: 9.0 FPS, ms: dit 700\n"
