@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import math
 import os
@@ -61,7 +62,9 @@ SHARED_CORES = 1.4
 """Times what a chunk took on a CPU, until one was made beside those who watch, and after one was late: a browser on the same
 two cores was seen to make it a quarter more."""
 STOP_S = 5
-"""For requests under way, once it is told to stop."""
+"""For requests under way where the farewell has failed."""
+LAST_S = 5.0
+"""Beyond the grace: for a mesh to leave, and for what nobody can hurry."""
 NO_LIMITS = ClientRates(requests=(1e9, 1e9), saves=(1e9, 1e9), uploads=(1e9, 1e9), offers=(1e9, 1e9))
 
 
@@ -113,6 +116,8 @@ class ServeRequest:
         for option, size in sizes.items():
             if size is not None and not 0 < size < math.inf:
                 raise ConfigError(f"{option} must be above 0, got {size:g}")
+        if not 0 < self.limits.grace_s < math.inf:
+            raise ConfigError(f"--grace must be above 0 seconds, got {self.limits.grace_s:g}")
         patience = {"--abandon": self.limits.abandon_s, "--idle": self.limits.idle_s, "--max-life": self.limits.max_life_s}
         for option, seconds in patience.items():
             if seconds is not None and not seconds > 0:
@@ -211,9 +216,15 @@ def run_until_told(app: Starlette, listener: socket.socket, service: Service, re
     host, port = listener.getsockname()[:2]
     scheme = "http" if request.tls_cert is None else "https"
     typer.echo(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
-    server = PoliteServer(config, lambda: app.state.server.hub.farewell())
+
+    def begin_to_stop() -> None:
+        """Whatever hangs, there is an end: it then says where each thread stands."""
+        faulthandler.dump_traceback_later(request.limits.grace_s + LAST_S, exit=True)
+
+    server = PoliteServer(config, lambda: app.state.server.hub.farewell(), begin_to_stop)
 
     def give_up() -> None:
+        begin_to_stop()
         server.should_exit = True
 
     service.on_failure = give_up
