@@ -15,15 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import typer
 
 from millstream.commands.engine_from_options import check_or_join, load_engine, resolve
-from millstream.commands.memory import free_bytes, plain_out_of_memory, session_bytes
-from millstream.core.config import StreamConfig, pixel_frames
+from millstream.commands.memory import free_bytes, plain_out_of_memory, session_bytes, total_bytes
+from millstream.core.config import GIB, StreamConfig, pixel_frames
 from millstream.core.engine_config import EngineOptions
 from millstream.core.errors import ConfigError, EngineFailed
 from millstream.core.examples import EXAMPLES
 from millstream.core.presets import find_model
+from millstream.engine.device_choice import choose_device
 from millstream.engine.engine import Engine, stream_config
 from millstream.parallel.tiles import choose_grid
 from millstream.serving.admission_types import AdmissionConfig
@@ -132,6 +134,13 @@ def check_lead(lead_s: float | None, stream: StreamConfig, fps: float | Literal[
         raise ConfigError(f"--lead: {error}") from None
 
 
+def check_memory(memory_gib: float | None, device: torch.device) -> None:
+    """That there is as much at all."""
+    has_gib = total_bytes(device) / GIB
+    if memory_gib is not None and memory_gib > has_gib:
+        raise ConfigError(f"--memory {memory_gib:g} GiB is more than {device} has, which is {has_gib:.1f} GiB")
+
+
 def serve(request: ServeRequest) -> None:
     """Everything that can be refused is refused before a model is loaded; listening comes last."""
     check_proxies(request.proxies)
@@ -150,6 +159,7 @@ def serve(request: ServeRequest) -> None:
     stream = stream_config(request.stream or find_model(asked.model).stream, request.schedule, **request.changes)
     check_lead(request.lead_s, stream, request.fps)
     engine_config = resolve(request.options)
+    check_memory(request.memory_gib, choose_device(engine_config.device))
     check_or_join(engine_config)
     choose_grid(stream.latent_size, len(asked.vae_devices) or 1)
     shared = None if member is None else SharedFiles.at(member.storage)
@@ -265,7 +275,7 @@ def _declared_bytes(engine: Engine, config: StreamConfig) -> int:
 
 def _service(request: ServeRequest, engine: Engine) -> Service:
     free = free_bytes(engine.device) - engine.visiting_bytes
-    budget = int(request.memory_gib * 2**30) if request.memory_gib else int(MEMORY_SHARE * free)
+    budget = int(request.memory_gib * GIB) if request.memory_gib else int(MEMORY_SHARE * free)
     return Service(
         engine,
         admission=AdmissionConfig(
