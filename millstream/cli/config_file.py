@@ -17,6 +17,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
+from millstream.cli.usage import in_plain_words
 from millstream.core.errors import ConfigError, MillstreamError
 from millstream.core.toml_file import TomlFile, field_name
 
@@ -55,7 +56,7 @@ class ConfigFile(TomlFile):
             try:
                 option.process_value(context, value)
             except typer.BadParameter as error:
-                raise self.refusal((spelled,), error.message.removeprefix("Value error, ")) from None
+                raise self.refusal((spelled,), in_plain_words(error.message)) from None
             self.fields[option.name], defaults[option.name] = spelled, value
         context.default_map = defaults
 

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -21,12 +21,10 @@ from millstream.cli.profile import profile
 from millstream.cli.serve import serve
 from millstream.cli.train import train
 from millstream.cli.tune import tune
+from millstream.cli.usage import UsageError, usage_line
 from millstream.core.errors import ConfigError
 from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.torch_settings import settle_torch
-
-UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
-"""Typer has a Click of its own or needs one, by its version, and no name for this class of it."""
 
 app = typer.Typer(
     name="millstream",
@@ -218,9 +216,8 @@ def main() -> None:
     try:
         sys.exit(app(standalone_mode=False))
     except UsageError as error:
-        if message := error.format_message().rstrip("."):  # empty where a command without arguments has shown its help
-            help_of = f"; see {error.ctx.command_path} --help" if error.ctx else ""
-            typer.echo(f"error: {message}{help_of}", err=True)
+        if line := usage_line(error):
+            typer.echo(f"error: {line}", err=True)
         sys.exit(error.exit_code)
     except typer.Abort:
         sys.exit("stopped")

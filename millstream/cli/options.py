@@ -53,7 +53,9 @@ Fast = Annotated[
     ),
 ]
 OffloadText = Annotated[bool, typer.Option("--offload-text", help="Keep the text encoder in host memory between prompts.")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1, show_default=False)]
+MAX_THREADS = 1024
+"""OpenMP ends the process where it cannot have as many as it is told."""
+Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1, max=MAX_THREADS, show_default=False)]
 Size = Annotated[str | None, typer.Option(help="HEIGHTxWIDTH, multiples of 16.", show_default=False)]
 Window = Annotated[int | None, typer.Option(help="Latent frames a chunk sees, its own included.", show_default=False)]
 Steps = Annotated[str | None, typer.Option(help="Noise levels, high to low: 1000,750,500,250.", show_default=False)]

@@ -131,7 +131,7 @@ class RoomOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LifeOptions:
-    """How long a session may go on."""
+    """How long a session may go on, and the server once it is told to stop."""
 
     abandon: Annotated[float, typer.Option(help="Seconds after which a session that nobody watches is ended.")] = 120.0
     idle: Annotated[float, typer.Option(help="Seconds after which a session that stands still moves to host memory.")] = 60.0
@@ -151,6 +151,9 @@ class LifeOptions:
         ),
     ] = None
 
+    grace: Annotated[
+        float, typer.Option(help="Seconds to end in once it is told to stop: chunks, recordings, what is kept.")
+    ] = 10.0
     rewind: Annotated[
         int,
         typer.Option(help="States kept of each session, to fork or rewind it there; 0: none.", min=0),
@@ -175,6 +178,7 @@ class LifeOptions:
             max_life_s=self.max_life,
             max_chunks=self.max_chunks,
             keep_chunks=self.keep,
+            grace_s=self.grace,
         )
 
 

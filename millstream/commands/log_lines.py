@@ -26,12 +26,12 @@ class LogLines:
         self._console, self._counted, self._every_s, self._clock = console, counted, every_s, clock
         self._last_s: float | None = None
 
-    def add(self, done: int, total: int, said: str = "") -> None:
-        """The first, the last, and what comes when the last line is old."""
+    def add(self, done: int, total: int | None, said: str = "") -> None:
+        """The first, the last, and what comes when the last line is old. Without a total nobody knows which is the last."""
         now_s = self._clock()
         is_due = self._last_s is None or now_s - self._last_s >= self._every_s or done == total
         if self.has_bar or not is_due:
             return
         self._last_s = now_s
-        line = f"{self._counted} {done} of {total}" + (f": {said}" if said else "")
+        line = f"{self._counted} {done}" + (f" of {total}" if total else "") + (f": {said}" if said else "")
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)

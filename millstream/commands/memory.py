@@ -28,7 +28,14 @@ def free_bytes(device: torch.device) -> int:
         available = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable")]
         return 1024 * int(available[0].split()[1])
     except (OSError, IndexError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return total_bytes(device)
+
+
+def total_bytes(device: torch.device) -> int:
+    """Free or not."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def session_bytes(spec: ModelSpec, config: StreamConfig, dtype: torch.dtype, speed: Speed) -> int:

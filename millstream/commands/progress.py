@@ -32,12 +32,14 @@ def counting_bar(name: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 class ChunkProgress:
-    """Shows frames done, frames a second and milliseconds per phase of the last chunk."""
+    """Shows frames done, frames a second and milliseconds per phase of the last chunk; in a log, lines of it."""
 
     def __init__(self, label: str, *, total_frames: int | None, quiet: bool = False) -> None:
         self.totals = Totals()
         self._loud = Console(stderr=True)
         self._console = Console(stderr=True, quiet=True) if quiet else self._loud
+        self._lines = LogLines(self._console, counted=f"{label}: frame")
+        self._total_frames = total_frames
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -46,6 +48,7 @@ class ChunkProgress:
             TimeRemainingColumn(),
             console=self._console,
             expand=True,
+            disable=not self._lines.has_bar,
         )
         self._task: TaskID = self._progress.add_task(label, total=total_frames, speed="")
 
@@ -62,7 +65,9 @@ class ChunkProgress:
         self.totals.add(timing, frames)
         largest = sorted(timing.phases_ms.items(), key=lambda item: -item[1])[:3]
         phases = " ".join(f"{name} {ms:.0f}" for name, ms in largest)
-        self._progress.update(self._task, advance=frames, speed=f"{self.totals.fps:.1f} FPS, ms: {phases}")
+        speed = f"{self.totals.fps:.1f} FPS, ms: {phases}"
+        self._progress.update(self._task, advance=frames, speed=speed)
+        self._lines.add(self.totals.frames, self._total_frames, speed)
 
     def say(self, line: str) -> None:
         """Something worth knowing; not said when quiet."""

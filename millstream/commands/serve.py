@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import math
 import os
@@ -14,15 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import typer
 
 from millstream.commands.engine_from_options import check_or_join, load_engine, resolve
-from millstream.commands.memory import free_bytes, plain_out_of_memory, session_bytes
-from millstream.core.config import StreamConfig, pixel_frames
+from millstream.commands.memory import free_bytes, plain_out_of_memory, session_bytes, total_bytes
+from millstream.core.config import GIB, StreamConfig, pixel_frames
 from millstream.core.engine_config import EngineOptions
 from millstream.core.errors import ConfigError, EngineFailed
 from millstream.core.examples import EXAMPLES
 from millstream.core.presets import find_model
+from millstream.engine.device_choice import choose_device
 from millstream.engine.engine import Engine, stream_config
 from millstream.parallel.tiles import choose_grid
 from millstream.serving.admission_types import AdmissionConfig
@@ -61,7 +64,9 @@ SHARED_CORES = 1.4
 """Times what a chunk took on a CPU, until one was made beside those who watch, and after one was late: a browser on the same
 two cores was seen to make it a quarter more."""
 STOP_S = 5
-"""For requests under way, once it is told to stop."""
+"""For requests under way where the farewell has failed."""
+LAST_S = 5.0
+"""Beyond the grace: for a mesh to leave, and for what nobody can hurry."""
 NO_LIMITS = ClientRates(requests=(1e9, 1e9), saves=(1e9, 1e9), uploads=(1e9, 1e9), offers=(1e9, 1e9))
 
 
@@ -113,6 +118,8 @@ class ServeRequest:
         for option, size in sizes.items():
             if size is not None and not 0 < size < math.inf:
                 raise ConfigError(f"{option} must be above 0, got {size:g}")
+        if not 0 < self.limits.grace_s < math.inf:
+            raise ConfigError(f"--grace must be above 0 seconds, got {self.limits.grace_s:g}")
         patience = {"--abandon": self.limits.abandon_s, "--idle": self.limits.idle_s, "--max-life": self.limits.max_life_s}
         for option, seconds in patience.items():
             if seconds is not None and not seconds > 0:
@@ -125,6 +132,13 @@ def check_lead(lead_s: float | None, stream: StreamConfig, fps: float | Literal[
         Pace(fps=stream.fps if fps == "auto" else fps, chunk_frames=pixel_frames(1, stream.frames_per_chunk), lead_s=lead_s)
     except ConfigError as error:
         raise ConfigError(f"--lead: {error}") from None
+
+
+def check_memory(memory_gib: float | None, device: torch.device) -> None:
+    """That there is as much at all."""
+    has_gib = total_bytes(device) / GIB
+    if memory_gib is not None and memory_gib > has_gib:
+        raise ConfigError(f"--memory {memory_gib:g} GiB is more than {device} has, which is {has_gib:.1f} GiB")
 
 
 def serve(request: ServeRequest) -> None:
@@ -145,6 +159,7 @@ def serve(request: ServeRequest) -> None:
     stream = stream_config(request.stream or find_model(asked.model).stream, request.schedule, **request.changes)
     check_lead(request.lead_s, stream, request.fps)
     engine_config = resolve(request.options)
+    check_memory(request.memory_gib, choose_device(engine_config.device))
     check_or_join(engine_config)
     choose_grid(stream.latent_size, len(asked.vae_devices) or 1)
     shared = None if member is None else SharedFiles.at(member.storage)
@@ -211,9 +226,15 @@ def run_until_told(app: Starlette, listener: socket.socket, service: Service, re
     host, port = listener.getsockname()[:2]
     scheme = "http" if request.tls_cert is None else "https"
     typer.echo(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
-    server = PoliteServer(config, lambda: app.state.server.hub.farewell())
+
+    def begin_to_stop() -> None:
+        """Whatever hangs, there is an end: it then says where each thread stands."""
+        faulthandler.dump_traceback_later(request.limits.grace_s + LAST_S, exit=True)
+
+    server = PoliteServer(config, lambda: app.state.server.hub.farewell(), begin_to_stop)
 
     def give_up() -> None:
+        begin_to_stop()
         server.should_exit = True
 
     service.on_failure = give_up
@@ -254,7 +275,7 @@ def _declared_bytes(engine: Engine, config: StreamConfig) -> int:
 
 def _service(request: ServeRequest, engine: Engine) -> Service:
     free = free_bytes(engine.device) - engine.visiting_bytes
-    budget = int(request.memory_gib * 2**30) if request.memory_gib else int(MEMORY_SHARE * free)
+    budget = int(request.memory_gib * GIB) if request.memory_gib else int(MEMORY_SHARE * free)
     return Service(
         engine,
         admission=AdmissionConfig(

@@ -65,7 +65,7 @@ def create_app(make_hub: Callable[[], SessionHub], config: AppConfig) -> Starlet
             yield
         finally:
             await stop_all(listening)
-            await peers.close()
+            await peers.close(hub.grace.half_s())
             await hub.close()
 
     return Starlette(routes=[*config.routes, *_routes()], middleware=_middleware(config, clients), lifespan=lifespan)

@@ -131,7 +131,8 @@ class Service:
             self._changed.notify_all()
         if self.engine.mesh is not None:
             self.engine.mesh.interrupt()
-        for patience_s in (min(GRACE_S, timeout_s), max(0.0, timeout_s - GRACE_S)):
+        finishing_s = min(GRACE_S, timeout_s / 2)
+        for patience_s in (finishing_s, timeout_s - finishing_s):
             if self._thread.is_alive():
                 self._thread.join(patience_s)
             if self.has_ended:

@@ -27,9 +27,7 @@ NEVER_ENDS = """
 import time
 from millstream.models.dit import CausalDiT
 from millstream.serving.service import Service
-from millstream.server.sessions import hub
 
-hub.STOP_S = 2.0
 forward = CausalDiT.forward
 
 def slowly(dit, *arguments, **options):
@@ -46,12 +44,20 @@ def open(service, *arguments):
 
 Service.open = open
 """
+DISK_HANGS = """
+import time
+from millstream.commands import serve
+from millstream.server.sessions.archive import SessionJournal
+
+serve.LAST_S = 1.0
+SessionJournal.finish = lambda journal: time.sleep(1000)
+"""
 RUN = "\nfrom millstream.cli.main import main\nmain()\n"
 
 
 def serve_and_start(spoilt: str, data: Path, *, then: signal.Signals | None) -> tuple[int, str, list[dict]]:
     """Exit code, what it logged, and what a client heard who had started a session."""
-    words = [sys.executable, "-c", spoilt + RUN, "serve", *TINY, "--port", "0", "--data", str(data)]
+    words = [sys.executable, "-c", spoilt + RUN, "serve", *TINY, "--grace", "2", "--port", "0", "--data", str(data)]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with subprocess.Popen(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipes) as running:
         try:
@@ -70,10 +76,11 @@ def serve_and_start(spoilt: str, data: Path, *, then: signal.Signals | None) -> 
             running.kill()
 
 
-def test_an_engine_that_fails_ends_its_process_and_a_call_that_never_ends_does_not_keep_it(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(2) as both:
-        failing = both.submit(serve_and_start, FAILS, tmp_path / "fails", then=None)
-        stuck = both.submit(serve_and_start, NEVER_ENDS, tmp_path / "stuck", then=signal.SIGTERM)
+def test_an_engine_that_fails_ends_its_process_and_a_call_or_a_disk_that_hangs_does_not_keep_it(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(3) as all_three:
+        failing = all_three.submit(serve_and_start, FAILS, tmp_path / "fails", then=None)
+        stuck = all_three.submit(serve_and_start, NEVER_ENDS, tmp_path / "stuck", then=signal.SIGTERM)
+        hanging = all_three.submit(serve_and_start, DISK_HANGS, tmp_path / "hangs", then=signal.SIGTERM)
         code, log, heard = failing.result()
         session = next(message["session"] for message in heard if message["type"] == "live")
         assert code == 2
@@ -82,4 +89,7 @@ def test_an_engine_that_fails_ends_its_process_and_a_call_that_never_ends_does_n
         assert session not in heard[-1]["reason"]
         code, log, heard = stuck.result()
         assert (code, "Traceback" in log) == (0, False), log
+        assert (heard[-1]["type"], heard[-1]["reason"]) == ("ended", "the server is shutting down")
+        code, log, heard = hanging.result()
+        assert (code, "in <lambda>" in log) == (1, True), log
         assert (heard[-1]["type"], heard[-1]["reason"]) == ("ended", "the server is shutting down")

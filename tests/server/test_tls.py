@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import ssl
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
@@ -10,9 +13,11 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
 
+from millstream.client import Ask
+from millstream.client import connect as connect_client
 from millstream.core.errors import ConfigError
 from millstream.server.access.auth import Access, Gate
 from millstream.server.access.budgets import Clients
@@ -67,19 +72,33 @@ def test_a_server_from_a_file_has_sessions_over_wss_and_takes_no_page_that_came_
         page = httpx2.get(url, verify=trusts)
         assert page.status_code == 200
         assert "Millstream" in page.text
-        address = url.replace("https", "wss") + "/v1/stream"
-        bearer = {"Authorization": f"Bearer {KEY}"}
-        with connect(address, ssl=trusts, origin=url, additional_headers=bearer, max_size=None) as client:
-            assert json.loads(client.recv(PATIENCE_S))["type"] == "hello"
-            client.send(json.dumps(START | {"fps": 24.0}))
-            assert "max-fps of the key 'alice' is 10" in str(client.recv(PATIENCE_S))
-            client.send(json.dumps(START | {"fps": 2.0}))  # so slow that any machine can promise it
-            while isinstance(client.recv(PATIENCE_S), str):
-                pass
-        with pytest.raises(InvalidStatus, match="403"):
-            connect(address, ssl=trusts, origin=url.replace("https", "http"), additional_headers=bearer)
+        asyncio.run(have_a_session(url, trusts))
+        with connect_client(url, key=KEY, tls=trusts) as client, ThreadPoolExecutor(1) as beside:
+            client.start(Ask(prompt="sea", fps=2.0))
+            typed = beside.submit(lambda: [client.draft(f"a storm of force {number}") for number in range(20)])
+            assert [chunk.index for chunk in client.chunks(2)] == [0, 1]
+            typed.result()
         with pytest.raises(httpx2.TransportError):
             httpx2.get(url.replace("https", "http"))
+
+
+async def have_a_session(url: str, trusts: ssl.SSLContext) -> None:
+    """On an event loop: the library's threads read and write one TLS socket at once, which Python does not guard."""
+    address = url.replace("https", "wss") + "/v1/stream"
+    bearer = {"Authorization": f"Bearer {KEY}"}
+    async with connect(address, ssl=trusts, origin=url, additional_headers=bearer, max_size=None) as socket:
+        assert json.loads(await heard(socket))["type"] == "hello"
+        await socket.send(json.dumps(START | {"fps": 24.0}))
+        assert "max-fps of the key 'alice' is 10" in str(await heard(socket))
+        await socket.send(json.dumps(START | {"fps": 2.0}))  # so slow that any machine can promise it
+        while isinstance(await heard(socket), str):
+            pass
+    with pytest.raises(InvalidStatus, match="403"):
+        await connect(address, ssl=trusts, origin=url.replace("https", "http"), additional_headers=bearer)
+
+
+async def heard(socket: ClientConnection) -> str | bytes:
+    return await asyncio.wait_for(socket.recv(), PATIENCE_S)
 
 
 @pytest.mark.parametrize(("scheme", "origin", "status"), [

@@ -216,12 +216,12 @@ SURFACE = {
     },
     "serve": {
         "--abandon", "--allow-origin", "--allow-output", "--anchor", "--api-key", "--batch", "--compile", "--config",
-        "--context-noise", "--data", "--device", "--dtype", "--exchange-groups", "--fast", "--fps", "--host", "--ice-server",
-        "--idle", "--insecure", "--keep", "--kv-bias", "--lead", "--log-json", "--longest-chunk", "--look-ahead", "--lora",
-        "--max-chunks", "--max-life", "--max-waiting", "--memory", "--mesh-limits", "--model", "--no-look-ahead",
-        "--offload-text", "--osc", "--plan", "--port", "--positions", "--precision", "--preview-decoder", "--rewind",
-        "--rewind-every", "--rewind-memory", "--schedule", "--share", "--sink", "--size", "--source", "--steps", "--threads",
-        "--tls-cert", "--tls-key", "--topology", "--trusted-proxy", "--vae-devices", "--weights", "--window",
+        "--context-noise", "--data", "--device", "--dtype", "--exchange-groups", "--fast", "--fps", "--grace", "--host",
+        "--ice-server", "--idle", "--insecure", "--keep", "--kv-bias", "--lead", "--log-json", "--longest-chunk",
+        "--look-ahead", "--lora", "--max-chunks", "--max-life", "--max-waiting", "--memory", "--mesh-limits", "--model",
+        "--no-look-ahead", "--offload-text", "--osc", "--plan", "--port", "--positions", "--precision", "--preview-decoder",
+        "--rewind", "--rewind-every", "--rewind-memory", "--schedule", "--share", "--sink", "--size", "--source", "--steps",
+        "--threads", "--tls-cert", "--tls-key", "--topology", "--trusted-proxy", "--vae-devices", "--weights", "--window",
     },
     "replay": {
         "--check", "--device", "--dtype", "--fast", "--input", "--mesh-limits", "--out", "--overwrite", "--precision",

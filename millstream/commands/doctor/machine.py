@@ -22,7 +22,7 @@ def examine_machine(*, data: Path, port: int) -> list[DoctorFinding]:
     folder = nearest_folder(data)
     free = shutil.disk_usage(folder).free
     return [
-        check_disk(data, free_bytes=free, writable=os.access(folder, os.W_OK | os.X_OK)),
+        check_disk(data, free_bytes=free, writable=can_be_made(data) and os.access(folder, os.W_OK | os.X_OK)),
         check_port(port),
         check_open_files(soft, hard),
     ]
@@ -32,6 +32,12 @@ def nearest_folder(path: Path) -> Path:
     """The folder itself, or the one that it would be made in."""
     whole = path.absolute()
     return next(folder for folder in (whole, *whole.parents) if folder.is_dir())
+
+
+def can_be_made(path: Path) -> bool:
+    """Whether no file stands where a folder is to be."""
+    whole = path.absolute()
+    return not any(each.exists() and not each.is_dir() for each in (whole, *whole.parents))
 
 
 def check_disk(data: Path, *, free_bytes: int, writable: bool) -> DoctorFinding:

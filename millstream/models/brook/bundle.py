@@ -99,6 +99,8 @@ def load_bundle(
             for part, module in parts.named():
                 kept = keep if part == "dit" else everything
                 _fill(part, Filling(module, device=device, dtype=dtype, keep=kept), file, path)
+    except FileNotFoundError:
+        raise WeightsError(f"{path} is not there; check the path, or name bundled") from None
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         fix = "install millstream again" if fingerprint is not None else "name a file that millstream train wrote, or bundled"
         raise WeightsError(f"{path} cannot be read ({type(error).__name__}); {fix}") from None

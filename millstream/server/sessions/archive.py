@@ -75,9 +75,10 @@ class Archive:
         """To take sessions over from other servers, whose people wait."""
         self._readers.submit(prepare, config, self._engine)
 
-    def close(self) -> None:
-        self._pool.shutdown()
-        self._readers.shutdown()
+    def close(self, *, hurry: bool = False) -> None:
+        """In a hurry only what is being written is written: the next server finds drafts and makes them whole."""
+        self._pool.shutdown(cancel_futures=hurry)
+        self._readers.shutdown(cancel_futures=hurry)
 
     def journal(self, session_id: str, config: StreamConfig) -> SessionJournal:
         name, path = self.store.new("journals")

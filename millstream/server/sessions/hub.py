@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -25,6 +26,7 @@ from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.access.shares import Quota
 from millstream.server.sessions.archive import Archive, SessionJournal
 from millstream.server.sessions.file_store import FileStore, Kept, within_quota
+from millstream.server.sessions.grace import Grace
 from millstream.server.sessions.host_meter import HostMeter
 from millstream.server.sessions.keeper import Keeper, Returned
 from millstream.server.sessions.live_session import LiveSession, LiveSessionParts
@@ -47,11 +49,12 @@ ID_BYTES = 16
 """Of the random numbers that name sessions and views."""
 MAX_ENDED = 64
 """Sessions that are still described after their end."""
-STOP_S = 30.0
 SETTLE_S = 5.0
 """For a session to end whose connection has closed."""
-FAREWELL_S = 5.0
-"""For viewers to take what is left for them."""
+LOOK_S = 0.01
+"""From one look to the next, whether viewers have taken what was left for them."""
+ANSWER_S = 1.0
+"""For a service to say that it waits no longer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +77,8 @@ class HubLimits:
     """Sessions forked from each other that live at a time."""
     keep_chunks: int | None = None
     """After so many chunks a session's state is kept again for a server that starts anew; None: never."""
+    grace_s: float = 10.0
+    """For everything that is waited for once the server is told to stop."""
     destinations: tuple[Destination, ...] = ()
     """Where outputs may go."""
 
@@ -111,6 +116,7 @@ class SessionHub:
         self.service = service
         self.card = card
         self.limits = limits or HubLimits()
+        self.grace = Grace(self.limits.grace_s)
         self.metrics = Metrics()
         self.pool = ThreadPoolExecutor(self.limits.threads, thread_name_prefix="millstream-encode")
         self.live_sessions: dict[str, LiveSession] = {}
@@ -153,22 +159,22 @@ class SessionHub:
             self.keeper.start(self.card.stream)
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="millstream-ticker")
 
-    async def farewell(self) -> None:
-        """End every session, and give those who watch the time to hear of it."""
+    async def farewell(self) -> float:
+        """End every session, and give those who watch the time to hear of it. Seconds that connections may then take."""
         watched = list(self.live_sessions.values())
         await self._end()
-        give_up = time.monotonic() + FAREWELL_S
+        give_up = time.monotonic() + self.grace.half_s()
         while any(live_session.viewers for live_session in watched) and time.monotonic() < give_up:
-            await asyncio.sleep(FAREWELL_S / 500)
+            await asyncio.sleep(LOOK_S)
+        return self.grace.half_s()
 
     async def close(self) -> None:
-        """End every session and all threads; a chunk under way is finished first."""
+        """End every session and all threads. What waits for a disk is written, unless the grace is over."""
         await self._end()
         self.pool.shutdown(cancel_futures=True)
-        if self.keeper is not None:
-            self.keeper.close()
-        if self._archive is not None:
-            self._archive.close()
+        for kept in (self.keeper, self._archive):
+            if kept is not None:
+                kept.close(hurry=not self.grace.left_s())
 
     def request(
         self,
@@ -287,10 +293,12 @@ class SessionHub:
         if self._ticker is not None:
             self._ticker.cancel()
         if self.keeper is not None:
-            await self.keeper.keep_all(STOP_S)
-        await asyncio.to_thread(self.service.close, STOP_S)
+            await self.keeper.keep_all(self.grace.half_s())
+        patience_s = self.grace.half_s()
+        with suppress(asyncio.TimeoutError):  # all threads may be at something that hangs
+            await asyncio.wait_for(asyncio.to_thread(self.service.close, patience_s), patience_s + ANSWER_S)
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=STOP_S)
+            await asyncio.wait(self._tasks, timeout=self.grace.half_s())
 
     def opened(self, request: OpenRequest, client: str, key: Key, back: Returned | None = None) -> LiveSession:
         key.check_sessions(len(self.sessions_of(key)))

@@ -135,9 +135,10 @@ class Keeper:
             start_threads(self._log_pool, 1)
             archive.prepare(stream)
 
-    def close(self) -> None:
-        self._pool.shutdown()
-        self._log_pool.shutdown()
+    def close(self, *, hurry: bool = False) -> None:
+        """In a hurry only what is being written is written: the file before it is whole."""
+        self._pool.shutdown(cancel_futures=hurry)
+        self._log_pool.shutdown(cancel_futures=hurry)
 
     async def find(self, session_id: str, key: Key) -> Returned:
         """One that was kept and is not live. Raises what is wrong with it."""

@@ -292,11 +292,11 @@ class Peers:
     def __len__(self) -> int:
         return len(self._peers)
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float) -> None:
         for peer in self._peers.values():
             peer.hang_up()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=2 * CLOSE_S)
+            await asyncio.wait(self._tasks, timeout=timeout_s)
 
     async def _attend(self, peer: Peer) -> None:
         try:

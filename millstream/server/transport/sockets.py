@@ -8,9 +8,11 @@ request's head or does not take its answer is cut too: connections are counted, 
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -135,17 +137,27 @@ class ImpatientWebSocket(WebSocketsSansIOProtocol):
 
 
 class PoliteServer(uvicorn.Server):
-    """uvicorn's own, which has everybody told that it stops before it closes their connections."""
+    """uvicorn's own, which has everybody told that it stops before it closes their connections.
 
-    def __init__(self, config: Config, farewell: Callable[[], Awaitable[None]]) -> None:
+    `farewell` answers with the seconds that requests under way may still take; `told` is called when a signal says to stop.
+    """
+
+    def __init__(
+        self, config: Config, farewell: Callable[[], Awaitable[float]], told: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(config)
-        self._farewell = farewell
+        self._farewell, self._told = farewell, told
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:
+            self._told()
+        super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:  # nobody new comes in meanwhile
             server.close()
         try:
-            await self._farewell()
+            self.config.timeout_graceful_shutdown = math.ceil(await self._farewell())
         finally:
             await super().shutdown(sockets)
 

@@ -203,6 +203,7 @@ MISTAKES = {
     "output of no kind": (lambda t: ["--out", t / "clip.doc"], ".mp4"),
     "output in a file": (lambda t: ["--out", file_of(t, "file", b"") / "clip.mp4"], "file"),
     "journal exists": (lambda t: ["--journal", file_of(t, "j", b"mine")], "--overwrite"),
+    "no such weights of Brook": (lambda t: ["--model", "brook", "--weights", t / "none"], "is not there; check the path"),
     "no such device": (lambda t: ["--device", "cuda:7"], "--device cpu"),
     "no such dtype": (lambda t: ["--dtype", "int3"], "bfloat16"),
     "no such speed-up": (lambda t: ["--fast", "quick"], "say auto, off, on"),

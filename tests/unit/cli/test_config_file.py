@@ -74,7 +74,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
 
 @pytest.mark.parametrize(("text", "said"), [
     ("prot = 8000", "line 1, prot: no such field; did you mean port?"),
-    ("batch = 0", "line 1, batch: Input should be greater than or equal to 1"),
+    ("batch = 0", "line 1, batch: must be at least 1"),
     ("\n# port\nmax_life = true", "line 3, max_life: expected `float`, got `bool`"),
     ('port = "8000"', "line 1, port: expected `int`, got `str`"),
     ("model = 5", "line 1, model: expected `str`, got `int`"),
@@ -141,6 +141,9 @@ def test_fields_that_contradict_each_other_are_named_with_their_lines(tmp_path: 
     ("memory = nan", "line 2, memory: --memory must be above 0, got nan"),
     ("memory = 0", "line 2, memory: --memory must be above 0, got 0"),
     ("memory = inf", "line 2, memory: --memory must be above 0, got inf"),
+    ("memory = 1e9", "line 2, memory: --memory 1e+09 GiB is more than cpu has, which is "),
+    ("grace = 0", "line 2, grace: --grace must be above 0 seconds, got 0"),
+    ("grace = inf", "line 2, grace: --grace must be above 0 seconds, got inf"),
     ("longest-chunk = -1", "line 2, longest-chunk: --longest-chunk must be above 0, got -1"),
     ("lead = nan", "line 2, lead: --lead must be above 0, got nan"),
     ("idle = nan", "line 2, idle: --idle must be above 0 seconds, got nan"),

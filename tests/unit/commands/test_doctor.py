@@ -14,7 +14,14 @@ from millstream.cli.main import app
 from millstream.commands.doctor import checks as doctor
 from millstream.commands.doctor.checks import check_package, is_fit, look_closer
 from millstream.commands.doctor.findings import DoctorFinding
-from millstream.commands.doctor.machine import KEPT_BYTES, check_disk, check_open_files, check_port, nearest_folder
+from millstream.commands.doctor.machine import (
+    KEPT_BYTES,
+    check_disk,
+    check_open_files,
+    check_port,
+    examine_machine,
+    nearest_folder,
+)
 from millstream.commands.doctor.pytorch import INSTRUCTIONS, Cuda, check_gpus, check_memory, check_torch, instructions
 from millstream.commands.doctor.video import check_codec
 from millstream.core.config import GIB
@@ -154,3 +161,10 @@ def test_the_command_exits_with_one_where_something_needed_is_missing(monkeypatc
     assert "pip install torch" in done.output
     monkeypatch.setattr(doctor, "examine", lambda **_: findings[:1])
     assert CliRunner().invoke(app, ["doctor"]).exit_code == 0
+
+
+@pytest.mark.parametrize("place", ["file", "file/serve"])
+def test_a_file_where_the_folder_is_to_be_cannot_be_written(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    disk, *_ = examine_machine(data=tmp_path / place, port=0)
+    assert "--data" in missing(disk)

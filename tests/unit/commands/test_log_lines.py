@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from millstream.commands.log_lines import LogLines
-from millstream.commands.progress import counting_bar
+from millstream.commands.progress import ChunkProgress, counting_bar
+from millstream.core.trace import ChunkTiming
 
 
 def steps_logged(seconds_a_step: float, *, steps: int, is_terminal: bool = False) -> list[str]:
@@ -44,3 +45,22 @@ def test_what_is_counted_is_in_a_log_before_its_end(capsys: pytest.CaptureFixtur
         tick()
         tick()
     assert capsys.readouterr().err == "video 3 of 3\n"
+
+
+@pytest.mark.parametrize(("total", "of"), [(21, " of 21"), (None, "")])
+def test_chunks_are_in_a_log_before_the_last_one_has_come(
+    capsys: pytest.CaptureFixture[str], total: int | None, of: str
+) -> None:
+    with ChunkProgress("brook", total_frames=total) as progress:
+        progress.add(ChunkTiming(total_ms=1000.0, phases_ms={"dit": 700.0}), 9)
+        assert capsys.readouterr().err == f"brook: frame 9{of}: 9.0 FPS, ms: dit 700\n"
+        progress.add(ChunkTiming(total_ms=1000.0, phases_ms={"dit": 700.0}), 12)
+    said = capsys.readouterr().err
+    assert ("brook: frame 21 of 21" in said) == (total is not None)
+    assert "21 frames in 2.00 s" in said
+
+
+def test_a_quiet_run_says_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    with ChunkProgress("brook", total_frames=9, quiet=True) as progress:
+        progress.add(ChunkTiming(total_ms=1000.0, phases_ms={"dit": 700.0}), 9)
+    assert capsys.readouterr().err == ""

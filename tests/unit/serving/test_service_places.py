@@ -334,4 +334,4 @@ def test_a_session_without_a_place_may_not_ask_for_what_never_fits(engine: Engin
         load = service.table.admission.times.estimate(geometry(engine.spec, config(engine))).seconds
         paused_and_gone(service, engine, fps=min(0.3 * 12 / load, 60.0), rate="strict")
         with pytest.raises(Overloaded, match=r"of the device|could wait"):
-            service.control("a", SetSteps(steps=tuple(range(1000, 0, -10))))
+            service.control("a", SetSteps(steps=tuple(range(1000, 0, -1))))
