@@ -115,5 +115,5 @@ def test_what_is_no_bundle_is_refused_in_one_line(tmp_path: Path, content: bytes
     path.write_bytes(content)
     with pytest.raises(WeightsError, match=r"cannot be read .* name a file that millstream train wrote, or bundled"):
         load_bundle(path, SPEC, device=CPU, dtype=torch.float32)
-    with pytest.raises(WeightsError, match="nowhere cannot be read"):
+    with pytest.raises(WeightsError, match="nowhere is not there; check the path, or name bundled"):
         load_bundle(tmp_path / "nowhere", SPEC, device=CPU, dtype=torch.float32)
