@@ -244,7 +244,8 @@ def main() -> None:
                 continue
             key = f"{name}, {way}" if way else name
             found.setdefault(key, []).append(judge(weights, way, changes, scale, options.device))
-            print(f"{key}, seed {seed}:", json.dumps(found[key][-1]), flush=True)
+            line = f"{key}, seed {seed}: {json.dumps(found[key][-1])}\n"
+            print(line, end="", flush=True)  # at once: other jobs write into the same pipe
     if options.report:
         configuration = {"recipe": options.recipe.name, "seeds": options.seeds, **asdict(scale)}
         write_report(options.report, configuration, {"over seeds": over_seeds(found), "each seed": found})
