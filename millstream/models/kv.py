@@ -24,11 +24,8 @@ from torch import Tensor
 from millstream.models.packed import PackedWindow
 from millstream.models.pages import PagePool, PageTable, Window
 from millstream.models.ring_shape import RingShape
-from millstream.ops.attention import attend
+from millstream.ops.attention import KEY_MULTIPLE, attend
 from millstream.ops.rope import Phases, frame_phases, rotate, shift_phases
-
-KEY_MULTIPLE = 128
-"""Attention on a GPU is faster over a number of keys that is a multiple of this."""
 
 
 class Attended(NamedTuple):

@@ -19,6 +19,8 @@ from millstream.ops.waves import Waves
 _ORDER = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 HALF = (torch.bfloat16, torch.float16)
+KEY_MULTIPLE = 128
+"""Attention on a GPU is faster over a number of keys that is a multiple of this."""
 
 
 class AttentionShare(NamedTuple):

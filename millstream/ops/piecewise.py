@@ -20,10 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from millstream.ops.attention import attend, attend_back, attend_in_shares
+from millstream.ops.attention import KEY_MULTIPLE, attend, attend_back, attend_in_shares
 from millstream.ops.rows import finish_attention
 
-KEY_MULTIPLE = 128
 MOST_ZEROS = 0.02
 """Of the keys: more costs more than round numbers gain."""
 

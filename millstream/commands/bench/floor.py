@@ -22,9 +22,8 @@ from torch.nn import functional as F
 
 from millstream.core.config import DiTConfig, ModelSpec, StreamConfig
 from millstream.models.fast.recorded import GraphRecorder
-from millstream.models.kv import KEY_MULTIPLE
 from millstream.models.wan.channels_last import Convolution
-from millstream.ops.attention import attend, attend_in_shares
+from millstream.ops.attention import KEY_MULTIPLE, attend, attend_in_shares
 from millstream.ops.fp8 import quantise
 from millstream.ops.linear import linear_rows
 from millstream.ops.waves import waves_of

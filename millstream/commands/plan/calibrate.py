@@ -26,8 +26,7 @@ from millstream.commands.plan.fit import fit_software
 from millstream.core.config import GIB
 from millstream.core.files import Staging
 from millstream.engine.device_choice import choose_device
-from millstream.models.kv import KEY_MULTIPLE
-from millstream.ops.attention import attend
+from millstream.ops.attention import KEY_MULTIPLE, attend
 from millstream.ops.fp8 import quantise
 from millstream.ops.linear import linear_rows
 from millstream.ops.precision import cpu_has_bfloat16
