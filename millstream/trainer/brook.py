@@ -150,7 +150,16 @@ class BrookRun:
         own = stage.choose(SelfForcingOptions)
         favoured = self._word_ids(own.favoured)
         return SelfForcingMethod(
-            student, teacher, critic, pool, batch=batch, levels=levels, options=own, favoured=favoured, share=share
+            student,
+            teacher,
+            critic,
+            pool,
+            batch=batch,
+            levels=levels,
+            options=own,
+            favoured=favoured,
+            compiled=self.plan.compiled,
+            share=share,
         )
 
     def _word_ids(self, words: str) -> list[int]:

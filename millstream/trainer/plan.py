@@ -64,7 +64,8 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     model: str
     seed: int = 0
     compiled: bool = False
-    """Whether the flow stages' passes are compiled: pays on a GPU, where steps are many. The others take too few."""
+    """Whether the passes of flow and self-forcing stages are compiled: pays on a GPU, where steps are many. The others take too
+    few."""
     checkpoint_every: int = 500
     """Steps; each also shows a sheet of samples."""
     pool: PoolPlan = msgspec.field(default_factory=PoolPlan)

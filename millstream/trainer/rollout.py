@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from millstream.core.schedule import FULL
+from millstream.core.speed import Speed
 from millstream.models import sampler
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.models.kv import KVRing, Memory
@@ -21,6 +22,8 @@ from millstream.ops.precision import working_dtype
 from millstream.parallel.mesh_dit import MeshDiT
 from millstream.trainer.share import ALONE, BatchShare
 
+FAST = Speed(blocks=True, round_keys=True)
+"""Of what rolls out on a GPU; a graph would be of one ring, and each rollout has its own."""
 Noise = Callable[[int, int], Tensor]
 """What a chunk, by its number in the stream, is given at a step."""
 

@@ -75,9 +75,9 @@ def dmd(**options: object) -> DMDMethod:
     return DMDMethod(*roles(), pool(), batch=2, levels=LEVELS, options=DMDOptions(window=6, **options))
 
 
-def self_forcing(**options: float) -> SelfForcingMethod:
+def self_forcing(*, compiled: bool = False, **options: float) -> SelfForcingMethod:
     chosen = SelfForcingOptions(longest=3, streams=2, window=6, **options)
-    return SelfForcingMethod(*roles(), pool(), batch=2, levels=LEVELS, options=chosen)
+    return SelfForcingMethod(*roles(), pool(), batch=2, levels=LEVELS, options=chosen, compiled=compiled)
 
 
 def roles() -> tuple[TextAndDiT, TextAndDiT, CausalDiT]:

@@ -13,7 +13,7 @@ written beside its own gradient. With `full` the graph is run twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -35,6 +35,8 @@ ATTENTION = {
     ATTEND_SPANS,
 }
 ACTIVATION = {_aten.gelu.default}
+ROLES_AND_SEQUENCES = 32
+"""More than any training has; a compiler that must make more of a block than this has lost its way."""
 
 
 def prepare_blocks(dit: CausalDiT, how: Recompute, *, backend: str = "") -> None:
@@ -52,6 +54,26 @@ def prepare_blocks(dit: CausalDiT, how: Recompute, *, backend: str = "") -> None
     for block in dit.blocks:
         forward = _forward(block, run, is_compiled=bool(backend))
         setattr(block, "forward", forward)  # noqa: B010 - typed as a method
+
+
+def compiled_pass(dit: CausalDiT, *, backend: str = "inductor") -> Callable[..., Tensor]:
+    """Its forward pass over whole sequences with compiled blocks. The module stays as it is, for whoever copies it."""
+    run = _compiled(backend)
+
+    def forward(latents_BFCYX: Tensor, level_BF: Tensor, memory: WholeSequence, cross: CrossKV) -> Tensor:
+        x_BFTD, time_BFD, levels_BF6D, grid = dit.embed(latents_BFCYX, level_BF)
+        for block, k, v in zip(dit.blocks, cross.k, cross.v, strict=True):
+            x_BFTD = run(block, x_BFTD, levels_BF6D, 0, memory, CrossKV((k,), (v,)))
+        return dit.head(x_BFTD, time_BFD, grid)
+
+    return forward
+
+
+@cache
+def _compiled(backend: str) -> Callable[..., Tensor]:
+    """One function for all models: those of one shape share its graphs, of which each sequence and each role has its own."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, ROLES_AND_SEQUENCES)
+    return torch.compile(_block, backend=backend, fullgraph=True, dynamic=False)
 
 
 def _forward(block: Block, run: Callable[..., Tensor], *, is_compiled: bool) -> Callable[..., Tensor]:

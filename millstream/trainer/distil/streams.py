@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from millstream.core.speed import Speed
 from millstream.models.dit import CausalDiT
 from millstream.models.fast.apply import quicken
 from millstream.models.fast.follow import plain_weights
@@ -24,10 +23,8 @@ from millstream.trainer.distil.lessons import ClipBatch, DistilSetting
 from millstream.trainer.distil.lots import RowLots
 from millstream.trainer.methods.self_forcing import Kind, Rollout, StepRecorder, choose_rollout, stream_views
 from millstream.trainer.options import SelfForcingOptions
-from millstream.trainer.rollout import continued, ring_for
+from millstream.trainer.rollout import FAST, continued, ring_for
 
-FAST = Speed(blocks=True, round_keys=True)
-"""Of a painter on a GPU; a graph would be of one ring, and each rollout has its own."""
 STREAMS = "streams"
 """Under which name those that are kept are saved."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from torch import Tensor
 from millstream.models.brook.text import PAD
 from millstream.models.dit import CausalDiT, CrossKV
 from millstream.ops.precision import mixed_precision
+from millstream.parallel.training.recompute import compiled_pass
 from millstream.trainer.loop import LossTurn
 from millstream.trainer.methods.flow import TextAndDiT
 from millstream.trainer.noising import Noised, clean_estimate, noised
@@ -40,7 +42,13 @@ class StreamView:
     """Frames at its start that are shown and not judged."""
 
     def flows(
-        self, dit: CausalDiT, past: Tensor, noisy: Tensor, level_BF: Tensor, cross: CrossKV, past_BF: Tensor | None = None
+        self,
+        dit: Callable[..., Tensor],
+        past: Tensor,
+        noisy: Tensor,
+        level_BF: Tensor,
+        cross: CrossKV,
+        past_BF: Tensor | None = None,
     ) -> Tensor:
         return forced_flow(dit, past, noisy, level_BF, self.sequence, cross, past_BF)
 
@@ -76,10 +84,13 @@ class Matching:
         *,
         options: MatchingOptions,
         tokens: int,
+        compiled: bool = False,
         share: BatchShare = ALONE,
     ) -> None:
         """`tokens` is how many an empty prompt has."""
         self._student, self._teacher, self._critic = student, teacher, critic
+        roles = student.dit, teacher.dit, critic
+        self._passes = {dit: compiled_pass(dit) if compiled else dit for dit in roles}
         self._options, self._tokens, self._share = options, tokens, share
 
     def turns(
@@ -102,7 +113,7 @@ class Matching:
     def student_losses(self, painted: Painted, generator: torch.Generator) -> dict[str, Tensor]:
         with mixed_precision(painted.text.device):
             cross, (past, past_BF) = self._student.dit.read_prompt(painted.text), painted.shown or (painted.past, None)
-            flow = painted.made.flows(self._student.dit, past, painted.starts, painted.level_BF, cross, past_BF)
+            flow = self._flows(self._student.dit, painted.made, past, painted.starts, painted.level_BF, cross, past_BF)
             mine = clean_estimate(painted.starts, painted.level_BF, flow)
             target = self.pull(mine.detach(), painted, generator)
         return {"match": 0.5 * (mine - target).square().mean()}
@@ -111,7 +122,8 @@ class Matching:
         """The critic learns the flow of what the student paints."""
         noisy, noise, level = self.noised(painted.pictures, painted.judged, generator)
         with mixed_precision(painted.text.device):
-            flow = painted.judged.flows(self._critic, painted.past, noisy, level, self._critic.read_prompt(painted.text))
+            cross = self._critic.read_prompt(painted.text)
+            flow = self._flows(self._critic, painted.judged, painted.past, noisy, level, cross)
         return {"critic": (flow - (noise - painted.pictures)).square().mean()}
 
     @torch.no_grad()
@@ -122,11 +134,14 @@ class Matching:
         empty = self._student.text(torch.full((len(mine), self._tokens), PAD, device=mine.device))
 
         def flows(dit: CausalDiT, text: Tensor) -> Tensor:
-            return view.flows(dit, painted.past, seen.noisy, seen.level_BF, dit.read_prompt(text))
+            return self._flows(dit, view, painted.past, seen.noisy, seen.level_BF, dit.read_prompt(text))
 
         without = flows(self._teacher.dit, empty)
         wanted = guided_flow(flows(self._teacher.dit, painted.text), without, painted.guidance)
         return pulled(mine, seen, wanted, flows(self._critic, painted.text), view.unjudged)
+
+    def _flows(self, dit: CausalDiT, view: StreamView, *shown: Any) -> Tensor:
+        return view.flows(self._passes[dit], *shown)
 
     def noised(self, clean: Tensor, view: StreamView, generator: torch.Generator) -> Noised:
         """At the levels a view is judged at."""

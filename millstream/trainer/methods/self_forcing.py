@@ -24,6 +24,8 @@ from torch import Tensor
 
 from millstream.core.config import DiTConfig
 from millstream.models.dit import CausalDiT, CrossKV
+from millstream.models.fast.apply import quicken
+from millstream.models.fast.follow import plain_weights
 from millstream.models.kv import Memory
 from millstream.models.sampler import FlowModel
 from millstream.ops.precision import working_dtype
@@ -32,7 +34,7 @@ from millstream.trainer.methods.matching import Matching, Painted, StreamView
 from millstream.trainer.options import SelfForcingOptions
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.reservoir import Reservoir
-from millstream.trainer.rollout import continued, drawn_from, ring_for
+from millstream.trainer.rollout import FAST, continued, drawn_from, ring_for
 from millstream.trainer.sequence import ChunkedSequence, Layout, teacher_forced, together
 from millstream.trainer.share import ALONE, BatchShare
 
@@ -58,6 +60,7 @@ class SelfForcingMethod:
         levels: tuple[float, ...],
         options: SelfForcingOptions,
         favoured: Sequence[int] = (),
+        compiled: bool = False,
         share: BatchShare = ALONE,
     ) -> None:
         """`favoured` are the ids of the words that the options name."""
@@ -71,7 +74,9 @@ class SelfForcingMethod:
         kept = (window - frames_per_chunk, channels, rows, columns)
         self._reservoir = Reservoir(max(options.streams, batch), kept, pool.ids_KWS.shape[-1], device)
         self._student, self._pool = student, pool
-        self._matching = Matching(student, teacher, critic, options=options, tokens=pool.ids_KWS.shape[-1], share=share)
+        self._matching = Matching(
+            student, teacher, critic, options=options, tokens=pool.ids_KWS.shape[-1], compiled=compiled, share=share
+        )
         self.turns = self._matching.turns(self._roll, carries=self._reservoir.state)
         self._caption_weights = pool.favouring(favoured, options.favoured_by)
         self._levels = levels
@@ -79,8 +84,11 @@ class SelfForcingMethod:
         self._guidance: dict[Kind, float] = {"begin": options.guidance, "go on": lasting, "switch": options.guidance}
         self._renewed = round(options.renewed * batch)
         self._made, self._wholes = stream_views(student.dit.config, (rows, columns), device, options)
-        self._painter = copy.deepcopy(student.dit).to(working_dtype(device)).requires_grad_(False)
+        painter = copy.deepcopy(student.dit).to(working_dtype(device)).requires_grad_(False)
+        self._painter = quicken(painter, FAST) if compiled and device.type == "cuda" else painter
         """The student as it is served: what rolls out."""
+        weights = plain_weights(self._painter)
+        self._painted_with = [weights[name] for name, _ in student.dit.named_parameters()]
 
     @torch.no_grad()
     def _roll(self, generator: torch.Generator) -> Rollout:
@@ -92,7 +100,7 @@ class SelfForcingMethod:
         before, ids = (None, None) if kind == "begin" else self._reservoir.take(self._share.part(rows))
         if ids is None or kind == "switch":
             ids = self._pool.draw_captions(batch, generator, self._caption_weights, self._share)
-        torch._foreach_copy_(list(self._painter.parameters()), list(self._student.dit.parameters()))
+        torch._foreach_copy_(self._painted_with, list(self._student.dit.parameters()))
         recorder, text = StepRecorder(self._painter, chosen, len(self._levels)), self._student.text(ids)
         stream = self._stream(recorder, text, count, generator, before)
         self._keep(rows[: self._renewed] if kind == "begin" and begun else rows, stream, ids)

@@ -33,11 +33,10 @@ from millstream.models.registry import LoadedModel
 from millstream.models.ring_shape import RingShape
 from millstream.ops.noise import gaussian_rows
 from millstream.ops.pixels import to_bytes
-from millstream.trainer.distil.streams import FAST
 from millstream.trainer.evaluate.streams import DECODED
 from millstream.trainer.loop import keyed_generator
 from millstream.trainer.policy.steps import SampledChunk, StepNoise, sample_chunk
-from millstream.trainer.rollout import recommit
+from millstream.trainer.rollout import FAST, recommit
 
 VERSION = "version"
 BEING_WRITTEN = -1

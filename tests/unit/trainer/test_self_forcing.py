@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from millstream.ops.precision import working_dtype
+from millstream.parallel.training.recompute import compiled_pass
+from millstream.trainer.methods import matching
 from millstream.trainer.methods.self_forcing import SelfForcingMethod
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.rollout import drawn_from, ring_for, stream_batch
@@ -151,3 +154,14 @@ def test_the_student_and_the_critic_learn_and_the_teacher_does_not(tmp_path: Pat
     assert all(torch.equal(teacher[key], value) for key, value in method._matching._teacher.state_dict().items())
     for turn in method.turns:
         assert any(not torch.equal(before[turn.name][key], value) for key, value in turn.module.state_dict().items())
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at its inputs
+def test_compiled_roles_learn_the_same_from_the_same_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matching, "compiled_pass", partial(compiled_pass, backend="aot_eager"))
+    chosen = dict(begun=0.5, whole=0.5, student_every=2)
+    plain, compiled = (
+        run(self_forcing(**chosen, compiled=compiled), tmp_path / str(compiled), stage(5, batch=2))[-1].losses
+        for compiled in (False, True)
+    )
+    assert compiled == pytest.approx(plain, rel=1e-4)
