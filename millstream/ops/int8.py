@@ -74,18 +74,23 @@ class Int8Linear(nn.Module):
         return self._product(to_bytes(x, self.over), "none", None)
 
     def gelu_bytes(self, x: Tensor, over: Range) -> Tensor:
-        """GELU (tanh) of the product, as bytes of a range."""
-        return self._product(to_bytes(x, self.over), "gelu", over)
+        """GELU of the product, as bytes of a range.
+
+        By tanh as everywhere, but by erf on AVX2, where oneDNN's tanh takes twice as long as the product itself. The two differ
+        by 0.0005 at most, a small part of a byte's step.
+        """
+        by = "none" if cpu_kind() == "avx2" else "tanh"  # oneDNN's names
+        return self._product(to_bytes(x, self.over), "gelu", over, by)
 
     def of_bytes(self, x_u8: Tensor) -> Tensor:
         """For an input that is bytes of the layer's range already."""
         assert x_u8.dtype == torch.uint8, f"the input is bytes already, got {x_u8.dtype}"
         return self._product(x_u8, "none", None)
 
-    def _product(self, x_u8: Tensor, activation: str, out: Range | None) -> Tensor:
+    def _product(self, x_u8: Tensor, activation: str, out: Range | None, by: str = "none") -> Tensor:
         scale, zero, dtype = (1.0, 0, torch.float32) if out is None else (out.scale, out.zero, torch.uint8)
         given = self.over.scale, self.over.zero, self._weight, self._scales, self._zeros, self._bias
-        return torch.ops.onednn.qlinear_pointwise(x_u8, *given, scale, zero, dtype, activation, _NONE, "tanh")
+        return torch.ops.onednn.qlinear_pointwise(x_u8, *given, scale, zero, dtype, activation, _NONE, by)
 
 
 class Int8MLP(nn.Module):

@@ -56,7 +56,9 @@ def test_a_linear_layer_is_the_product_of_what_the_bytes_stand_for() -> None:
     assert torch.allclose(Int8Linear(plain, OVER)(x), expected, atol=1e-5)
 
 
-def test_an_mlp_rounds_its_hidden_numbers_to_bytes() -> None:
+@pytest.mark.parametrize("kind", ["", "avx2"])
+def test_an_mlp_rounds_its_hidden_numbers_to_bytes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_CPU", kind)
     torch.manual_seed(0)
     up, down, x, between = nn.Linear(32, 48), nn.Linear(48, 16), torch.randn(5, 32), Range(-0.2, 2.0)
     seen = from_bytes(to_bytes(x, OVER), OVER)
@@ -65,6 +67,11 @@ def test_an_mlp_rounds_its_hidden_numbers_to_bytes() -> None:
     found = Int8MLP(Int8Linear(up, OVER), Int8Linear(down, between))(x)
     step = between.scale * restored(down.weight).abs().sum(1).max()
     assert (found - expected).abs().max() <= step
+
+
+def test_gelu_by_erf_and_by_tanh_are_as_near_as_is_said() -> None:
+    x = torch.linspace(-10, 10, 100_001)
+    assert (F.gelu(x) - F.gelu(x, approximate="tanh")).abs().max() <= 0.0005
 
 
 def test_rows_do_not_depend_on_who_shares_the_call() -> None:
