@@ -108,8 +108,8 @@ def row_cases(size: Size) -> Iterator[Case]:
         )
         yield Case(
             name=f"correct attention{said}",
-            ours=lambda: finish_attention([AttentionShare(x[None], lse[None])], 40, fp8=fp8),
-            twin=lambda: finish_attention([AttentionShare(x[None], lse[None])], 40, fp8=fp8),
+            ours=lambda: finish_attention([AttentionShare(x[None, None], lse[None, None])], 40, fp8=fp8),
+            twin=lambda: finish_attention([AttentionShare(x[None, None], lse[None, None])], 40, fp8=fp8),
             moved=2 * row,
         )
 
@@ -126,15 +126,15 @@ def row_cases(size: Size) -> Iterator[Case]:
 
 def ring_case(size: Size) -> Iterator[Case]:
     head = size.width // size.heads
-    qkv, weight_q, weight_k = random(size.tokens, 3 * size.width), random(size.width), random(size.width)
+    qkv, weight_q, weight_k = random(1, size.tokens, 3 * size.width), random(size.width), random(size.width)
     phases = frame_phases(torch.tensor([100, 101, 102], device=GPU), size.grid, head)
     index = torch.arange(size.tokens, device=GPU) + size.keys - size.tokens
-    rings = [[torch.zeros(size.keys, size.heads, head, device=GPU, dtype=BF16) for _ in range(2)] for _ in range(2)]
+    rings = [[torch.zeros(1, size.keys, size.heads, head, device=GPU, dtype=BF16) for _ in range(2)] for _ in range(2)]
 
     def write(ring: list[Tensor]) -> Tensor:
         q = write_ring(qkv, weight_q, weight_k, phases, index, *ring, eps=1e-6)
         assert isinstance(q, Tensor), "queries in their own dtype"
-        return torch.stack([q, ring[0][index], ring[1][index]])
+        return torch.stack([q, ring[0][:, index], ring[1][:, index]])
 
     yield Case(
         name="norm, rotate, write ring",

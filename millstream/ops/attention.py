@@ -26,8 +26,8 @@ KEY_MULTIPLE = 128
 class AttentionShare(NamedTuple):
     """What attention answers to some of a call's queries, for each part of the keys apart."""
 
-    out_PLD: Tensor
-    lse_PNL: Tensor | None
+    out_PBLD: Tensor
+    lse_PBNL: Tensor | None
     """Of each part, the logarithm of its sum of exponentials, in float32; None where nobody needs it."""
 
 
@@ -83,13 +83,13 @@ def attend_back(
 
 
 def attend_in_shares(q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor, waves: Waves | None) -> list[AttentionShare]:
-    """The shares are of queries one behind the other, row by row. In `waves` if that is said, for a single row."""
+    """The shares are of queries one behind the other. In `waves` if that is said, for a single row."""
     if waves is None:
         out, lse = attend_with_sum(q_BLNH, k_BWNH, v_BWNH)
-        return [AttentionShare(out_LNH.flatten(1)[None], lse_NL[None]) for out_LNH, lse_NL in zip(out, lse, strict=True)]
+        return [AttentionShare(out.flatten(2)[None], lse[None])]
     assert len(q_BLNH) == 1, f"waves are of a single row, got {len(q_BLNH)}"
     assert k_BWNH.shape[1] % waves.parts == 0, f"{k_BWNH.shape[1]} keys do not make {waves.parts} parts"
     whole, rest = q_BLNH[:, : waves.queries], q_BLNH[:, waves.queries :]
     k_PWNH, v_PWNH = (x[0].unflatten(0, (waves.parts, -1)) for x in (k_BWNH, v_BWNH))
     out, lse = attend_with_sum(rest.expand(waves.parts, -1, -1, -1), k_PWNH, v_PWNH)
-    return [*attend_in_shares(whole, k_BWNH, v_BWNH, None), AttentionShare(out.flatten(2), lse)]
+    return [*attend_in_shares(whole, k_BWNH, v_BWNH, None), AttentionShare(out.flatten(2)[:, None], lse[:, None])]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from millstream.ops.attention import KEY_MULTIPLE, attend, attend_back, attend_in_shares
+from millstream.ops.attention import KEY_MULTIPLE, AttentionShare, attend, attend_back, attend_with_sum
 from millstream.ops.rows import finish_attention
 
 MOST_ZEROS = 0.02
@@ -90,11 +90,10 @@ def _attend_spans(q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor, numbers: list[
     """Of each span what its queries get, [B, L, N, H], then of each the logarithm of their sums with zeros, [B, N, L]."""
 
     def attend_span(span: KeySpan) -> tuple[Tensor, Tensor]:
-        shares = attend_in_shares(q_BLNH[:, span.queries], _seen(k_BWNH, span.sees), _seen(v_BWNH, span.sees), None)
-        out = finish_attention(shares, span.zeros, fp8=False)
-        assert isinstance(out, Tensor), "fp8 was not asked for"
-        sums = torch.cat([share.lse_PNL for share in shares if share.lse_PNL is not None])
-        return out.view(-1, span.num_queries, *q_BLNH.shape[2:]), sums
+        out, sums = attend_with_sum(q_BLNH[:, span.queries], _seen(k_BWNH, span.sees), _seen(v_BWNH, span.sees))
+        made = finish_attention([AttentionShare(out.flatten(2)[None], sums[None])], span.zeros, fp8=False)
+        assert isinstance(made, Tensor), "fp8 was not asked for"
+        return made.view_as(out), sums
 
     return _by_kind(_beside(_as_spans(numbers), attend_span, q_BLNH.device))
 

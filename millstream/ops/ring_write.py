@@ -3,7 +3,7 @@
 Triton on a GPU, plain torch elsewhere. Queries leave in their dtype, or packed for attention in 8 bits. Knows slots as a list
 of places; which frames they are is the ring's business. Where somebody else has the other heads, the sums of squares that a
 norm is made of come from outside.
-Shapes: L chunk tokens, D width, N heads, H head width, W places in the ring.
+Shapes: B batch, L chunk tokens, D width, N heads, H head width, W places in the ring.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from millstream.ops.rope import Phases, rotate
 
 
 def write_ring(
-    qkv_LX: Tensor,
+    qkv_BLX: Tensor,
     weight_q_D: Tensor,
     weight_k_D: Tensor,
     phases: Phases,
     index_L: Tensor,
-    k_WNH: Tensor,
-    v_WNH: Tensor,
+    k_BWNH: Tensor,
+    v_BWNH: Tensor,
     *,
     eps: float,
     packs: bool = False,
-    means_2L: Tensor | None = None,
+    means_2BL: Tensor | None = None,
 ) -> Tensor | PackedQueries:
-    """Rotated queries [L, N, H], packed if so asked; keys (normed, rotated) and values go to `index` of the ring. `qkv` is
-    [L, 3D]. `means` are the mean squares of q and of k over all heads, if these are not all."""
-    if runs_kernels(qkv_LX):
+    """Rotated queries [B, L, N, H], packed if so asked; keys (normed, rotated) and values go to `index` of the ring. `qkv` is
+    [B, L, 3D]. `means` are the mean squares of q and of k over all heads, if these are not all."""
+    if runs_kernels(qkv_BLX):
         from millstream.ops.kernels.ring_write import launch_write_ring
 
         return launch_write_ring(
-            qkv_LX, weight_q_D, weight_k_D, phases, index_L, k_WNH, v_WNH, eps=eps, packs=packs, means_2L=means_2L
+            qkv_BLX, weight_q_D, weight_k_D, phases, index_L, k_BWNH, v_BWNH, eps=eps, packs=packs, means_2BL=means_2BL
         )
-    q_LD, k_LD, v_LD = qkv_LX.chunk(3, dim=-1)
-    heads, (means_q, means_k) = k_WNH.shape[-2], (None, None) if means_2L is None else means_2L
+    q_BLD, k_BLD, v_BLD = qkv_BLX.chunk(3, dim=-1)
+    heads, (means_q, means_k) = k_BWNH.shape[-2], (None, None) if means_2BL is None else means_2BL
     q, k = (
         rotate(_normed(x.float(), weight.float(), eps, means).unflatten(-1, (heads, -1)), phases)
-        for x, weight, means in ((q_LD, weight_q_D, means_q), (k_LD, weight_k_D, means_k))
+        for x, weight, means in ((q_BLD, weight_q_D, means_q), (k_BLD, weight_k_D, means_k))
     )
-    k_WNH.index_copy_(0, index_L, k.to(k_WNH.dtype))
-    v_WNH.index_copy_(0, index_L, v_LD.unflatten(-1, (heads, -1)))
-    return PackedQueries.of(q) if packs else q.to(qkv_LX.dtype)
+    k_BWNH.index_copy_(1, index_L, k.to(k_BWNH.dtype))
+    v_BWNH.index_copy_(1, index_L, v_BLD.unflatten(-1, (heads, -1)))
+    return PackedQueries.of(q) if packs else q.to(qkv_BLX.dtype)
 
 
 def turn_heads(qkv_LX: Tensor, weight_q_D: Tensor, weight_k_D: Tensor, phases: Phases, parts: int, *, eps: float) -> Tensor:
@@ -86,7 +86,7 @@ def mean_squares(qkv_LX: Tensor, width: int) -> Tensor:
     return torch.stack([x.float().square().sum(-1) / width for x in qkv_LX.chunk(3, dim=-1)[:2]])
 
 
-def _normed(x_LD: Tensor, weight_D: Tensor, eps: float, means_L: Tensor | None) -> Tensor:
-    if means_L is None:
-        return rms_norm(x_LD, weight_D, eps)
-    return x_LD * (means_L[:, None] + eps).rsqrt() * weight_D
+def _normed(x_BLD: Tensor, weight_D: Tensor, eps: float, means_BL: Tensor | None) -> Tensor:
+    if means_BL is None:
+        return rms_norm(x_BLD, weight_D, eps)
+    return x_BLD * (means_BL[..., None] + eps).rsqrt() * weight_D

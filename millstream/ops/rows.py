@@ -111,9 +111,9 @@ def finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *, fp8: b
     zero value adds nothing: what is left to do is to divide by the sum without it.
     """
     assert num_zeros >= 0, f"{num_zeros} zeros among the keys"
-    first = shares[0].out_PLD
+    first = shares[0].out_PBLD
     if len(shares) == len(first) == 1 and not fp8 and not num_zeros:
-        return first[0]
+        return first[0].flatten(0, 1)
     if runs_kernels(first):
         from millstream.ops.kernels.rows import launch_finish_attention
 
@@ -133,16 +133,16 @@ def join_heads(parts_PLX: Tensor, *, fp8: bool) -> Tensor | Rows8:
 
 
 def _put_together(share: AttentionShare, num_zeros: int) -> Tensor:
-    out_PLD, lse_PNL = share.out_PLD.float(), share.lse_PNL
-    if lse_PNL is None:
-        assert len(out_PLD) == 1, "parts cannot be put together without their sums"
+    out_PBLD, lse_PBNL = share.out_PBLD.float(), share.lse_PBNL
+    if lse_PBNL is None:
+        assert len(out_PBLD) == 1, "parts cannot be put together without their sums"
         assert not num_zeros, "zeros among the keys cannot be corrected without the log-sum-exp"
-        return out_PLD[0]
-    most_NL = lse_PNL.amax(0)
-    share_PLN = (lse_PNL - most_NL).exp().transpose(1, 2)
-    sum_LN = share_PLN.sum(0) - num_zeros * (-most_NL).exp().t()
-    parts_PLNH = out_PLD.unflatten(-1, (lse_PNL.shape[1], -1)) * share_PLN[..., None]
-    return (parts_PLNH.sum(0) / sum_LN[..., None]).flatten(-2)
+        return out_PBLD[0].flatten(0, 1)
+    most_BNL = lse_PBNL.amax(0)
+    share_PBLN = (lse_PBNL - most_BNL).exp().transpose(2, 3)
+    sum_BLN = share_PBLN.sum(0) - num_zeros * (-most_BNL).exp().transpose(1, 2)
+    parts_PBLNH = out_PBLD.unflatten(-1, (lse_PBNL.shape[2], -1)) * share_PBLN[..., None]
+    return (parts_PBLNH.sum(0) / sum_BLN[..., None]).flatten(2).flatten(0, 1)
 
 
 def gelu_rows(hidden_LU: Tensor) -> Rows8:

@@ -67,7 +67,7 @@ def test_rows_equal_their_twins(width: int, fp8: bool) -> None:
             restored(add_norm(kept, y, levels[:, 2], weight, bias, eps=1e-6, fp8=fp8, later_D=weight)),
             restored(add_norm(kept, y, None, levels[:, 4], levels[:, 3], eps=1e-6, fp8=fp8)),
             kept.float(),
-            restored(finish_attention([AttentionShare(x[None], lse[None])], 40, fp8=fp8)),
+            restored(finish_attention([AttentionShare(x[None, None], lse[None, None])], 40, fp8=fp8)),
             norm_query(x, weight, eps=1e-6).float(),
             gelu_rows(y).restored(),
         ]
@@ -123,7 +123,7 @@ def test_heads_that_have_travelled_are_those_of_a_ring_that_was_written_at_once(
     index = torch.arange(tokens, 2 * tokens, device=GPU)
     whole = [random(-(-3 * tokens // 128) * 128, heads, 128) for _ in range(2)]  # a round number, as a ring has
     shares = [[each.unflatten(1, (parts, -1))[:, part].contiguous() for each in whole] for part in range(parts)]
-    queries = write_ring(qkv, *weights, phases, index, *whole, eps=1e-6)
+    (queries,) = write_ring(qkv[None], *weights, phases, index, *(each[None] for each in whole), eps=1e-6)
     answers = []
     for part, turned_L3MH in enumerate(turn_heads(qkv, *weights, phases, parts, eps=1e-6)):
         mine = slice(part * heads // parts, (part + 1) * heads // parts)
@@ -143,15 +143,16 @@ def test_heads_that_have_travelled_are_those_of_a_ring_that_was_written_at_once(
 
 
 @pytest.mark.parametrize("heads", [12, 40])
-def test_a_written_ring_equals_its_twin(heads: int) -> None:
-    qkv, weight_q, weight_k = random(180, 3 * 128 * heads), random(128 * heads), random(128 * heads)
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_written_ring_equals_its_twin(heads: int, batch: int) -> None:
+    qkv, weight_q, weight_k = random(batch, 180, 3 * 128 * heads), random(128 * heads), random(128 * heads)
     phases = frame_phases(torch.tensor([900, 901, 902], device=GPU), GRID, 128)
     index = torch.randperm(400, device=GPU)[:180]
 
     def written() -> Tensor:
-        k, v = (torch.zeros(400, heads, 128, device=GPU, dtype=BF16) for _ in range(2))
+        k, v = (torch.zeros(batch, 400, heads, 128, device=GPU, dtype=BF16) for _ in range(2))
         q = write_ring(qkv, weight_q, weight_k, phases, index, k, v, eps=1e-6)
-        return torch.cat([q, k, v]).float()
+        return torch.cat([q, k, v], dim=1).float()
 
     found = written()
     with only_twins():

@@ -100,12 +100,12 @@ def test_it_stays_near_float32_and_does_not_shrink() -> None:
 
 @pytest.mark.parametrize("heads", [12, 40])
 def test_queries_are_packed_as_they_are_written(heads: int) -> None:
-    qkv, weight_q, weight_k = random(180, 3 * 128 * heads), random(128 * heads), random(128 * heads)
+    qkv, weight_q, weight_k = random(2, 180, 3 * 128 * heads), random(128 * heads), random(128 * heads)
     phases = frame_phases(torch.tensor([900, 901, 902], device=GPU), GRID, 128)
     index = torch.randperm(400, device=GPU)[:180]
 
     def written() -> tuple[PackedQueries, Tensor]:
-        k, v = (torch.zeros(400, heads, 128, device=GPU, dtype=BF16) for _ in range(2))
+        k, v = (torch.zeros(2, 400, heads, 128, device=GPU, dtype=BF16) for _ in range(2))
         q = write_ring(qkv, weight_q, weight_k, phases, index, k, v, eps=1e-6, packs=True)
         assert isinstance(q, PackedQueries)
         return q, torch.cat([k, v]).float()

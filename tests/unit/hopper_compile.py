@@ -63,7 +63,7 @@ def low_attention_kernels(head: int) -> None:
 def main() -> None:
     refuse_forgetful_loops()
     for packs, q, scales in ((False, "*bf16", "*bf16"), (True, "*i8", "*fp32")):
-        ring = f"*bf16 *bf16 *bf16 *fp32 *fp32 *i64 {q} {scales} *bf16 *bf16 *fp32 i32 fp32"
+        ring = f"*bf16 *bf16 *bf16 *fp32 *fp32 *i64 {q} {scales} *bf16 *bf16 *fp32 i32 i32 i32 fp32"
         build(ring_write._write_ring, ring, ROW | dict(HEAD=128, PACKS=packs, GIVEN=packs))
     build(ring_write._turn_heads, "*bf16 *bf16 *bf16 *fp32 *fp32 *bf16 i32 fp32", ROW | dict(PART=ROW["WIDTH"] // 2, HEAD=128))
     build(ring_write._put_heads, "*bf16 *i64 *bf16 *bf16", ROW)
@@ -81,7 +81,7 @@ def main() -> None:
             )
             build(
                 rows._finish_attention,
-                f"*bf16 *fp32 fp32 {out} {scales} i32",
+                f"*bf16 *fp32 fp32 {out} {scales} i32 i32",
                 ROW | dict(HEAD=128, PARTS=5 if on else 1, SUMS=on, FP8=fp8),
             )
     for gated in (False, True):

@@ -104,13 +104,21 @@ class FastSelfAttention(nn.Module):
         """Keys and values into the ring; the answer is the queries [B, L, N, H]."""
         k_BWNH, v_BWNH, _ = ring.span(layer, rounded=False)
         packs = self.low_attention and ring.bias is None
-        means = [None] * len(k_BWNH) if rows.means_2BL is None else [each.contiguous() for each in rows.means_2BL.unbind(1)]
-        queries = [
-            write_ring(qkv, self.norm_q, self.norm_k, ring.phases, ring.index, k, v, eps=self.eps, packs=packs, means_2L=mean)
-            for qkv, k, v, mean in zip(rows.qkv_BLX, k_BWNH, v_BWNH, means, strict=True)
-        ]
+        means_2BL = None if rows.means_2BL is None else rows.means_2BL.contiguous()
+        q_BLNH = write_ring(
+            rows.qkv_BLX,
+            self.norm_q,
+            self.norm_k,
+            ring.phases,
+            ring.index,
+            k_BWNH,
+            v_BWNH,
+            eps=self.eps,
+            packs=packs,
+            means_2BL=means_2BL,
+        )
         self._follow(layer, ring)
-        return _stacked(queries)
+        return q_BLNH
 
     def _follow(self, layer: int, ring: Ring) -> None:
         """What goes with keys and values that are in their slots now."""
@@ -172,19 +180,7 @@ class FastCrossAttention(nn.Module):
 
 def finished(out_BLNH: Tensor, *, fp8: bool) -> Tensor | Rows8:
     """What needs no putting together."""
-    return finish_attention([AttentionShare(out_BLNH.flatten(2).flatten(0, 1)[None], None)], 0, fp8=fp8)
-
-
-def _stacked(rows: Sequence[Tensor | PackedQueries]) -> Tensor | PackedQueries:
-    """Queries of a ring's rows as one batch."""
-    packed = [row for row in rows if isinstance(row, PackedQueries)]
-    if packed:
-        return PackedQueries(_batch([row.numbers for row in packed]), _batch([row.scales for row in packed]))
-    return _batch([row for row in rows if isinstance(row, Tensor)])
-
-
-def _batch(rows: list[Tensor]) -> Tensor:
-    return rows[0][None] if len(rows) == 1 else torch.stack(rows)
+    return finish_attention([AttentionShare(out_BLNH.flatten(2)[None], None)], 0, fp8=fp8)
 
 
 def joined(parts: Sequence[Tensor | Rows8]) -> Tensor | Rows8:

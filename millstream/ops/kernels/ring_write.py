@@ -112,28 +112,30 @@ def _refuse_gaps(k_WNH: Tensor, v_WNH: Tensor, width: int) -> None:
 
 @triton.jit
 def _write_ring(
-    qkv, weight_q, weight_k, cos, sin, index, q_out, q_scales, k_ring, v_ring, means, tokens, eps,
+    qkv, weight_q, weight_k, cos, sin, index, q_out, q_scales, k_rings, v_rings, means, tokens, rows, apart, eps,
     WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr, PACKS: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
+    """Rings lie `apart`; each is written at the same places."""
     row = tl.program_id(0).to(tl.int64)
     which = tl.program_id(1)
+    token = row % tokens
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
     x = tl.load(qkv + row * 3 * WIDTH + which * WIDTH + column, mask=inside, other=0.0)
-    place = tl.load(index + row).to(tl.int64)
+    there = row // tokens * apart + tl.load(index + token).to(tl.int64) * WIDTH + column
     if which == 2:
-        tl.store(v_ring + place * WIDTH + column, x, mask=inside)
+        tl.store(v_rings + there, x, mask=inside)
     else:
         value = x.to(tl.float32)
-        mean = tl.load(means + which * tokens + row) if GIVEN else tl.sum(value * value) / WIDTH
-        turned = _turned(value * tl.rsqrt(mean + eps), weight_q, weight_k, cos, sin, row, which, column, inside, HEAD, BLOCK)
+        mean = tl.load(means + which * rows + row) if GIVEN else tl.sum(value * value) / WIDTH
+        turned = _turned(value * tl.rsqrt(mean + eps), weight_q, weight_k, cos, sin, token, which, column, inside, HEAD, BLOCK)
         if which == 0:
             if PACKS:
                 _store_packed(turned, q_out, q_scales, row, column, inside, WIDTH, HEAD, BLOCK)
             else:
                 tl.store(q_out + row * WIDTH + column, turned.to(q_out.dtype.element_ty), mask=inside)
         else:
-            tl.store(k_ring + place * WIDTH + column, turned.to(k_ring.dtype.element_ty), mask=inside)
+            tl.store(k_rings + there, turned.to(k_rings.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -156,34 +158,38 @@ def launch_mean_squares(qkv_LX: Tensor, whole: int) -> Tensor:
 
 
 def launch_write_ring(
-    qkv_LX: Tensor,
+    qkv_BLX: Tensor,
     weight_q_D: Tensor,
     weight_k_D: Tensor,
     phases: Phases,
     index_L: Tensor,
-    k_WNH: Tensor,
-    v_WNH: Tensor,
+    k_BWNH: Tensor,
+    v_BWNH: Tensor,
     *,
     eps: float,
     packs: bool = False,
-    means_2L: Tensor | None = None,
+    means_2BL: Tensor | None = None,
 ) -> Tensor | PackedQueries:
-    (tokens, width), (heads, head) = (qkv_LX.shape[0], qkv_LX.shape[1] // 3), k_WNH.shape[-2:]
+    (batch, tokens, width), (heads, head) = (*qkv_BLX.shape[:2], qkv_BLX.shape[2] // 3), k_BWNH.shape[-2:]
     assert heads * head == width, f"{heads} heads of {head} are not the width {width}"
-    assert qkv_LX.is_contiguous(), "the kernel walks rows of 3 * width"
-    _refuse_gaps(k_WNH, v_WNH, width)
+    assert qkv_BLX.is_contiguous(), "the kernel walks rows of 3 * width"
+    assert len(k_BWNH) == len(v_BWNH) == batch, f"{batch} rows of a batch, and rings of {len(k_BWNH)} and {len(v_BWNH)}"
+    assert k_BWNH.stride(0) == v_BWNH.stride(0), "keys and values lie alike"
+    _refuse_gaps(k_BWNH, v_BWNH, width)
     assert phases.cos.is_contiguous(), "phases are read as rows"
     assert phases.cos.numel() == tokens * head // 2 == phases.sin.numel(), (
         f"phases {tuple(phases.cos.shape)} of {tokens} tokens"
     )
     assert not packs or head == triton.next_power_of_2(head), f"heads of {head} cannot be packed"
-    assert means_2L is None or (means_2L.shape == (2, tokens) and means_2L.is_contiguous()), "means are read as two rows"
-    q_LNH = torch.empty(tokens, heads, head, dtype=torch.int8 if packs else qkv_LX.dtype, device=qkv_LX.device)
-    scales_LN = torch.empty(tokens, heads, dtype=torch.float32, device=qkv_LX.device) if packs else q_LNH
-    _write_ring[(tokens, 3)](
-        qkv_LX, weight_q_D, weight_k_D, phases.cos, phases.sin, index_L, q_LNH, scales_LN, k_WNH, v_WNH,
-        qkv_LX if means_2L is None else means_2L, tokens, eps,
-        WIDTH=width, HEAD=head, BLOCK=triton.next_power_of_2(width), PACKS=packs, GIVEN=means_2L is not None,
+    assert means_2BL is None or means_2BL.shape == (2, batch, tokens), f"means of {means_2BL.shape}"
+    assert means_2BL is None or means_2BL.is_contiguous(), "means are read as two rows"
+    rows, device = batch * tokens, qkv_BLX.device
+    q_BLNH = torch.empty(batch, tokens, heads, head, dtype=torch.int8 if packs else qkv_BLX.dtype, device=device)
+    scales_BLN = torch.empty(batch, tokens, heads, dtype=torch.float32, device=device) if packs else q_BLNH
+    _write_ring[(rows, 3)](
+        qkv_BLX, weight_q_D, weight_k_D, phases.cos, phases.sin, index_L, q_BLNH, scales_BLN, k_BWNH, v_BWNH,
+        qkv_BLX if means_2BL is None else means_2BL, tokens, rows, k_BWNH.stride(0), eps,
+        WIDTH=width, HEAD=head, BLOCK=triton.next_power_of_2(width), PACKS=packs, GIVEN=means_2BL is not None,
         num_warps=warps_for(width),
     )  # fmt: skip
-    return PackedQueries(q_LNH, scales_LN) if packs else q_LNH
+    return PackedQueries(q_BLNH, scales_BLN) if packs else q_BLNH

@@ -108,22 +108,22 @@ def _norm_query(q, weight, out, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _finish_attention(
-    attended, lse, num_zeros, out, scales, tokens,
+    attended, lse, num_zeros, out, scales, tokens, rows,
     WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, SUMS: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
     if SUMS:
-        sums = lse + (column // HEAD) * tokens + row
+        sums = lse + (row // tokens * (WIDTH // HEAD) + column // HEAD) * tokens + row % tokens
         most = tl.load(sums, mask=inside, other=0.0)
         for part in tl.static_range(1, PARTS):
-            most = tl.maximum(most, tl.load(sums + part * (WIDTH // HEAD) * tokens, mask=inside, other=0.0))
+            most = tl.maximum(most, tl.load(sums + part * (WIDTH // HEAD) * rows, mask=inside, other=0.0))
         whole = -num_zeros * tl.exp(-most)
         value = tl.zeros([BLOCK], tl.float32)
         for part in tl.static_range(PARTS):
-            share = tl.exp(tl.load(sums + part * (WIDTH // HEAD) * tokens, mask=inside, other=0.0) - most)
-            answer = tl.load(attended + (part * tokens + row) * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+            share = tl.exp(tl.load(sums + part * (WIDTH // HEAD) * rows, mask=inside, other=0.0) - most)
+            answer = tl.load(attended + (part * rows + row) * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
             value += share * answer
             whole += share
         value = tl.where(inside, value / whole, 0.0)
@@ -258,19 +258,20 @@ def launch_norm_query(q_LD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:
 
 
 def launch_finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *, fp8: bool) -> Tensor | Rows8:
-    width, last = shares[0].out_PLD.shape[-1], 0
-    out, scales = _room(shares[0].out_PLD, sum(share.out_PLD.shape[1] for share in shares), width, fp8=fp8)
-    for (parts, tokens, _), (attended, lse) in ((share.out_PLD.shape, share) for share in shares):
+    width, last = shares[0].out_PBLD.shape[-1], 0
+    out, scales = _room(shares[0].out_PBLD, sum(share.out_PBLD[0, ..., 0].numel() for share in shares), width, fp8=fp8)
+    for (parts, batch, tokens, _), (attended, lse) in ((share.out_PBLD.shape, share) for share in shares):
+        rows = batch * tokens
         assert attended.is_contiguous(), "answers are walked by rows"
         assert lse is not None or parts == 1, "parts cannot be put together without their sums"
         assert lse is not None or not num_zeros, "zeros among the keys cannot be corrected without the log-sum-exp"
-        assert lse is None or lse.is_contiguous(), "the log-sum-exp is read as [parts, heads, tokens]"
-        _finish_attention[(tokens,)](
-            attended, attended if lse is None else lse, float(num_zeros), out[last:], scales[last:], tokens,
-            WIDTH=width, HEAD=1 if lse is None else width // lse.shape[1], BLOCK=triton.next_power_of_2(width), PARTS=parts,
+        assert lse is None or lse.is_contiguous(), "the log-sum-exp is read as [parts, batch, heads, tokens]"
+        _finish_attention[(rows,)](
+            attended, attended if lse is None else lse, float(num_zeros), out[last:], scales[last:], tokens, rows,
+            WIDTH=width, HEAD=1 if lse is None else width // lse.shape[2], BLOCK=triton.next_power_of_2(width), PARTS=parts,
             SUMS=lse is not None and (num_zeros > 0 or parts > 1), FP8=fp8, num_warps=warps_for(width),
         )  # fmt: skip
-        last += tokens
+        last += rows
     return _rows(out, scales, fp8=fp8)
 
 

@@ -82,12 +82,13 @@ def test_attention_equals_its_twin(queries: int, keys: int) -> None:
     assert relative_error(found, expected) <= 4e-3, "probabilities on an edge of e4m3 round the other way"
 
 
+@pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("heads", [2, 3])
-def test_queries_are_packed_as_they_are_written(heads: int) -> None:
+def test_queries_are_packed_as_they_are_written(heads: int, batch: int) -> None:
     width, grid = heads * WIDTH, (1, 2)
     phases = frame_phases(torch.tensor([4, 5, 9]), grid, WIDTH)
-    qkv, (weight_q, weight_k) = torch.randn(6, 3 * width), torch.randn(2, width).unbind()
-    index, rings = torch.tensor([2, 3, 8, 9, 0, 1]), [torch.full((12, heads, WIDTH), 7.0) for _ in range(4)]
+    qkv, (weight_q, weight_k) = torch.randn(batch, 6, 3 * width), torch.randn(2, width).unbind()
+    index, rings = torch.tensor([2, 3, 8, 9, 0, 1]), [torch.full((batch, 12, heads, WIDTH), 7.0) for _ in range(4)]
     found = launch_write_ring(qkv, weight_q, weight_k, phases, index, rings[0], rings[1], eps=1e-6, packs=True)
     expected = write_ring(qkv, weight_q, weight_k, phases, index, rings[2], rings[3], eps=1e-6, packs=True)
     assert isinstance(found, PackedQueries)

@@ -94,17 +94,17 @@ def test_norm_query_equals_its_twin(width: int) -> None:
 @pytest.mark.parametrize("num_zeros", [0, 3])
 def test_finish_attention_equals_its_twin(fp8: bool, num_zeros: int) -> None:
     shares = [
-        AttentionShare(torch.randn(parts, rows, 48), torch.randn(parts, 4, rows) + 4)
-        for parts, rows in ((1, 5), (3, 2), (2, 1))
+        AttentionShare(torch.randn(parts, batch, tokens, 48), torch.randn(parts, batch, 4, tokens) + 4)
+        for parts, batch, tokens in ((1, 1, 5), (3, 1, 2), (2, 3, 2), (1, 2, 3))
     ]
     found = launch_finish_attention(shares, num_zeros, fp8=fp8)
-    assert len(found.restored() if isinstance(found, Rows8) else found) == 8
+    assert len(found.restored() if isinstance(found, Rows8) else found) == 5 + 2 + 6 + 6
     assert agree(found, finish_attention(shares, num_zeros, fp8=fp8))
 
 
 def test_answers_without_sums_are_only_rounded() -> None:
-    share = AttentionShare(torch.randn(1, 5, 48), None)
-    assert torch.equal(finish_attention([share], 0, fp8=False), share.out_PLD[0])
+    share = AttentionShare(torch.randn(1, 2, 5, 48), None)
+    assert torch.equal(finish_attention([share], 0, fp8=False), share.out_PBLD.flatten(0, 2))
     assert agree(launch_finish_attention([share], 0, fp8=True), finish_attention([share], 0, fp8=True))
 
 
@@ -122,19 +122,20 @@ def test_gelu_rows_equals_its_twin(width: int) -> None:
     assert agree(launch_gelu_rows(hidden), gelu_rows(hidden))
 
 
+@pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(("heads", "head"), [(2, 24), (3, 16), (4, 16)])
-def test_write_ring_equals_its_twin(heads: int, head: int) -> None:
+def test_write_ring_equals_its_twin(heads: int, head: int, batch: int) -> None:
     width, grid = heads * head, (1, 2)
     phases = frame_phases(torch.tensor([4, 5, 9]), grid, head)
-    qkv, (weight_q, weight_k) = torch.randn(6, 3 * width), torch.randn(2, width).unbind()
+    qkv, (weight_q, weight_k) = torch.randn(batch, 6, 3 * width), torch.randn(2, width).unbind()
     index = torch.tensor([2, 3, 8, 9, 0, 1])
-    rings = [torch.full((12, heads, head), 7.0) for _ in range(4)]
+    rings = [torch.full((batch, 14, heads, head), 7.0)[:, :12] for _ in range(4)]
     found = launch_write_ring(qkv, weight_q, weight_k, phases, index, rings[0], rings[1], eps=1e-6)
     expected = write_ring(qkv, weight_q, weight_k, phases, index, rings[2], rings[3], eps=1e-6)
     assert relative_error(found, expected) <= 1e-6
     assert relative_error(rings[0], rings[2]) <= 1e-6
     assert torch.equal(rings[1], rings[3])
-    assert (rings[0][[4, 5, 6, 7, 10, 11]] == 7.0).all(), "places that were not named stay as they are"
+    assert (rings[0][:, [4, 5, 6, 7, 10, 11]] == 7.0).all(), "places that were not named stay as they are"
 
 
 def test_norms_over_heads_that_others_have() -> None:
@@ -146,15 +147,15 @@ def test_norms_over_heads_that_others_have() -> None:
     for found, half in zip(added, halves, strict=True):
         assert relative_error(found, mean_squares(half, 2 * width)) <= 1e-6
     means, phases = sum(added), frame_phases(torch.tensor([4, 5, 9]), (1, 2), head)
-    whole = [torch.empty(6, 2 * heads, head) for _ in range(2)]
-    expected = write_ring(qkv[0].flatten(1), *weights, phases, torch.arange(6), *whole, eps=1e-6)
+    whole = [torch.empty(1, 6, 2 * heads, head) for _ in range(2)]
+    expected = write_ring(qkv[0].flatten(1)[None], *weights, phases, torch.arange(6), *whole, eps=1e-6)
     for write in (launch_write_ring, write_ring):
         for place, half in enumerate(halves):
-            mine, own = slice(place * heads, (place + 1) * heads), [torch.empty(6, heads, head) for _ in range(2)]
+            mine, own = slice(place * heads, (place + 1) * heads), [torch.empty(1, 6, heads, head) for _ in range(2)]
             of_these = weights.unflatten(1, (2, width))[:, place].contiguous()
-            found = write(half, *of_these, phases, torch.arange(6), *own, eps=1e-6, means_2L=means)
-            assert relative_error(found, expected[:, mine]) <= 1e-6
-            assert all(relative_error(one, other[:, mine]) <= 1e-6 for one, other in zip(own, whole, strict=True))
+            found = write(half[None], *of_these, phases, torch.arange(6), *own, eps=1e-6, means_2BL=means[:, None])
+            assert relative_error(found, expected[:, :, mine]) <= 1e-6
+            assert all(relative_error(one, other[:, :, mine]) <= 1e-6 for one, other in zip(own, whole, strict=True))
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
@@ -162,9 +163,9 @@ def test_heads_that_are_to_travel_lie_together(parts: int) -> None:
     heads, head = 4, 24
     qkv, weights = torch.randn(6, 3 * heads * head), torch.randn(2, heads * head).unbind()
     phases = frame_phases(torch.tensor([4, 5, 9]), (1, 2), head)
-    ring = [torch.empty(6, heads, head) for _ in range(2)]
-    queries = write_ring(qkv, *weights, phases, torch.arange(6), *ring, eps=1e-6)
-    expected = torch.stack((queries, *ring), dim=1).unflatten(2, (parts, -1)).movedim(2, 0)
+    ring = [torch.empty(1, 6, heads, head) for _ in range(2)]
+    queries = write_ring(qkv[None], *weights, phases, torch.arange(6), *ring, eps=1e-6)
+    expected = torch.stack((queries[0], *(each[0] for each in ring)), dim=1).unflatten(2, (parts, -1)).movedim(2, 0)
     for turn in (launch_turn_heads, turn_heads):
         assert relative_error(turn(qkv, *weights, phases, parts, eps=1e-6), expected) <= 1e-6
 

@@ -16,7 +16,7 @@ from millstream.models.kv import KVRing
 from millstream.models.prompted import PromptedDiT
 from millstream.models.ring_shape import RingShape
 from millstream.ops import piecewise
-from millstream.ops.attention import attend_in_shares
+from millstream.ops.attention import attend_with_sum
 from millstream.parallel.training.recompute import prepare_blocks
 from millstream.trainer import sequence
 from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
@@ -92,9 +92,9 @@ def test_pieces_beside_each_other_are_kept_as_attention_is(
 
     def counted(q_BLNH: torch.Tensor, *given: Any) -> Any:
         calls.append(q_BLNH.shape[1])
-        return attend_in_shares(q_BLNH, *given)
+        return attend_with_sum(q_BLNH, *given)
 
-    monkeypatch.setattr(piecewise, "attend_in_shares", counted)
+    monkeypatch.setattr(piecewise, "attend_with_sum", counted)
     monkeypatch.setattr(sequence, "_has_cudnn", lambda *_: True)
     monkeypatch.setattr(sequence, "HALF", (torch.float32,))
     torch._dynamo.reset()
