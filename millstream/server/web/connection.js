@@ -200,7 +200,9 @@ export class Connection extends EventTarget {
     const socket = this.#socket;
     this.#socket = null;
     this.#greeted = this.#live = false;
-    socket?.close();
+    if (this.#over && socket?.readyState === WebSocket.CONNECTING) {
+      socket.onopen = () => socket.close(); // a browser complains of one that is closed before
+    } else socket?.close();
   }
 
   #feelPulse() {

@@ -208,3 +208,22 @@ def test_a_size_that_is_none_is_not_called_a_lack_of_room(page: Page, server: Fa
     expect(page.get_by_role("alert")).to_contain_text("Size must be HEIGHTxWIDTH")
     expect(screen.phase(page)).to_have_text("not started")
     expect(page.get_by_role("status", name="How the stream is paced")).to_be_hidden()
+
+
+def test_a_line_that_is_let_go_before_it_is_open_closes_without_a_complaint(page: Page, server: FakeStream) -> None:
+    """The fixture fails the test for whatever the browser has to complain about."""
+    closed = page.evaluate(
+        """async () => {
+            const { Connection } = await import("./connection.js");
+            const sockets = [], Plain = window.WebSocket;
+            window.WebSocket = class extends Plain {
+              constructor(...given) { super(...given); sockets.push(this); }
+            };
+            const line = new Connection(location.origin.replace("http", "ws") + "/v1/stream");
+            line.connect();
+            line.close();
+            window.WebSocket = Plain;
+            return new Promise((resolve) => sockets[0].addEventListener("close", () => resolve(sockets.length)));
+        }"""
+    )
+    assert closed == 1
