@@ -1,0 +1,110 @@
+"""Brook from nothing by its recipe, on ranks that share the batches: where the time goes, and what the judge says of it.
+
+    python -m benchmarks.brook_recipe --out FOLDER         # half an hour on one data-centre GPU; a run that was begun goes on
+    python -m benchmarks.brook_recipe --out FOLDER --judge # judges a trained one again, and writes the result
+    python -m benchmarks.brook_recipe --page               # writes the last result into docs/brook.md
+
+Training is `torchrun -m millstream train brook`, with one rank unless more are asked for. Its judge is the one that judged the
+Brook of docs/training, and the same prompts, so that the two can be compared: with 192 clips a share is good to two points.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pages import report_of, row, write_between
+from benchmarks.report import RESULTS, write_report
+
+DOCS = RESULTS.parents[1] / "docs"
+MINUTES, POINTS = 30.0, 3.0
+"""At most: for all of the training, and that the mean of six attributes is lower than the earlier Brook's."""
+CLIPS, SECONDS = 192, "2,10,30"
+
+
+def train(folder: Path, ranks: int, more: list[str]) -> None:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m", "millstream"]
+    subprocess.run([*launch, "train", "brook", "--out", str(folder), *more], check=True)
+
+
+def judge(folder: Path) -> None:
+    asked = ["--count", str(CLIPS), "--seconds", SECONDS, "--response-pairs", "0", "--out", str(folder / "eval.json")]
+    weights = ["--weights", str(folder / "brook.safetensors")]
+    subprocess.run([sys.executable, "-m", "millstream", "train", "eval", *weights, *asked], check=True)
+
+
+def seconds_of(ledger: Path) -> dict[str, float]:
+    """Of each stage, over all processes that the run took."""
+    total: dict[str, float] = {}
+    for line in map(json.loads, ledger.read_text().splitlines()):
+        total[line["what"]] = round(total.get(line["what"], 0.0) + line["seconds"], 2)
+    return total
+
+
+def means(judged: dict[str, Any]) -> dict[str, float]:
+    """Of six attributes, by prompts and moment: `seen, 2 s`."""
+    return {
+        f"{prompts['prompts']}, {moment['second']:g} s": round(moment["mean"], 4)
+        for prompts in judged["adherence"]
+        for moment in prompts["moments"]
+    }
+
+
+def missed(seconds: dict[str, float], found: dict[str, float], before: dict[str, float]) -> list[str]:
+    minutes = sum(seconds.values()) / 60
+    lines = [f"trained in {minutes:.1f} min, at most {MINUTES:g}"] if minutes > MINUTES else []
+    lost = {name: 100 * (before[name] - mean) for name, mean in found.items()}
+    return lines + [f"{name}: {points:.1f} points less" for name, points in lost.items() if points > POINTS]
+
+
+def report(folder: Path) -> dict[str, Any]:
+    seconds, found = seconds_of(folder / "ledger.jsonl"), means(json.loads((folder / "eval.json").read_text()))
+    earlier = means(json.loads((DOCS / "training" / "eval.json").read_text()))
+    before = {name: earlier[name] for name in found}
+    return {
+        "seconds": seconds,
+        "minutes": round(sum(seconds.values()) / 60, 2),
+        "means": found,
+        "means_before": before,
+        "missed": missed(seconds, found, before),
+    }
+
+
+def table(result: dict[str, Any]) -> Iterator[str]:
+    measured, ranks = result["measured"], result["configuration"]["ranks"]
+    yield f"On {ranks} rank of {result['hardware'].get('gpu') or result['hardware']['cpu']}, commit `{result['commit']}`:"
+    yield ""
+    yield row(("stage", "seconds"))
+    yield row(("---", "---"))
+    yield from (row((name, f"{seconds:.0f}")) for name, seconds in measured["seconds"].items())
+    yield row(("all", f"**{measured['minutes']:.1f} min**"))
+    yield ""
+    yield row(("mean of six attributes", *measured["means"]))
+    yield row(["---"] * (1 + len(measured["means"])))
+    yield row(("this one", *(f"{mean:.3f}" for mean in measured["means"].values())))
+    yield row(("the one above", *(f"{mean:.3f}" for mean in measured["means_before"].values())))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Brook from nothing by its recipe: time, and what the judge says of it.")
+    parser.add_argument("--out", type=Path, default=Path("out/brook-recipe"), help="folder of the run")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--judge", action="store_true", help="train nothing: the run is whole")
+    parser.add_argument("--page", action="store_true", help="write the last result into docs/brook.md and do nothing else")
+    options, more = parser.parse_known_args()
+    if options.page:
+        write_between(DOCS / "brook.md", "benchmarks.brook_recipe", table(report_of("brook_recipe")))
+        return
+    if not options.judge:
+        train(options.out, options.ranks, more)
+    judge(options.out)
+    write_report("brook_recipe", {"ranks": options.ranks, "clips": CLIPS, "seconds": SECONDS}, report(options.out))
+
+
+if __name__ == "__main__":
+    main()

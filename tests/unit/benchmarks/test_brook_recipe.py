@@ -1,0 +1,41 @@
+"""The benchmark of Brook's recipe: what a run's files say, and what was missed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks.brook_recipe import DOCS, means, missed, report, seconds_of
+
+
+def judged(mean: float) -> dict[str, object]:
+    moments = [{"second": 2.0, "mean": mean}, {"second": 30.0, "mean": 0.95}]
+    return {"adherence": [{"prompts": prompts, "moments": moments} for prompts in ("seen", "held out")]}
+
+
+def test_a_stage_that_took_several_processes_is_counted_whole(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    ledger.write_text(
+        '{"what": "vae", "seconds": 100.5}\n{"what": "teacher", "seconds": 40}\n{"what": "teacher", "seconds": 2}\n'
+    )
+    assert seconds_of(ledger) == {"vae": 100.5, "teacher": 42.0}
+
+
+def test_what_takes_too_long_or_follows_its_prompts_less_is_named() -> None:
+    before = means(judged(0.96))
+    assert set(before) == {"seen, 2 s", "seen, 30 s", "held out, 2 s", "held out, 30 s"}
+    assert missed({"teacher": 600.0}, means(judged(0.94)), before) == []
+    assert missed({"teacher": 1860.0}, means(judged(0.9)), before) == [
+        "trained in 31.0 min, at most 30",
+        "seen, 2 s: 6.0 points less",
+        "held out, 2 s: 6.0 points less",
+    ]
+
+
+def test_a_run_is_held_against_the_brook_of_the_docs(tmp_path: Path) -> None:
+    (tmp_path / "ledger.jsonl").write_text('{"what": "vae", "seconds": 90}\n')
+    (tmp_path / "eval.json").write_text((DOCS / "training" / "eval.json").read_text())
+    found = report(tmp_path)
+    assert found["minutes"] == 1.5
+    assert found["missed"] == []
+    assert found["means"] == found["means_before"] == means(json.loads((DOCS / "training" / "eval.json").read_text()))
