@@ -130,7 +130,8 @@ async def ask(visitor: Visitor, fps: float, lead_s: float | None = None) -> floa
 async def through_server(words: list[str], options: argparse.Namespace, bench_fps: float) -> dict[str, Any]:
     streams, crowds = dict[str, dict[str, float]](), list[dict[str, float]]()
     async with serve([*words, "--batch", str(options.batch)]) as host:
-        slow = min(bench_fps / 4, MAX_FPS)  # any rate that is let in: it is not waited for
+        least = (WARM_UP + options.chunks) * MAX_CHUNK_FRAMES / MAX_LEAD_S
+        slow = min(max(bench_fps / 4, least), MAX_FPS)  # let in, and all of it within the lead: nobody waits for it to play
         for format in options.formats:
             streams[format] = await unpaced(host.url, fps=slow, format=format, chunks=options.chunks)
             say(f"{format}: {streams[format]['fps']:.1f} frames a second")

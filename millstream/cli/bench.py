@@ -19,14 +19,6 @@ Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the figures
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlainOptions(ModelOptions):
-    """What is measured is plain unless something else is asked for."""
-
-    precision: Precision = "bf16"
-    fast: Fast = "off"
-
-
-@dataclass(frozen=True, kw_only=True)
 class FastOptions(ModelOptions):
     """What is compared with the plain path is all that is faster."""
 
@@ -38,7 +30,7 @@ class FastOptions(ModelOptions):
 @grouped
 def stream(
     *,
-    on: PlainOptions,
+    on: ModelOptions,
     shape: ShapeOptions,
     chunks: Annotated[int, typer.Option(help="Chunks that count, after the window is full.")] = 30,
     floor: Annotated[bool, typer.Option(help="Measure the hot floor too.")] = True,

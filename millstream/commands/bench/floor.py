@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from millstream.core.config import DiTConfig, ModelSpec, StreamConfig
@@ -25,6 +25,7 @@ from millstream.models.fast.recorded import GraphRecorder
 from millstream.models.wan.channels_last import Convolution
 from millstream.ops.attention import KEY_MULTIPLE, attend, attend_in_shares
 from millstream.ops.fp8 import quantise
+from millstream.ops.int8 import Int8Linear, Range, to_bytes
 from millstream.ops.linear import linear_rows
 from millstream.ops.waves import waves_of
 from millstream.planner.flops import block_products
@@ -32,6 +33,8 @@ from millstream.planner.memory import tokens_per_frame
 from millstream.planner.vae_layers import Conv, decoder_convs
 
 Work = Callable[[], object]
+WITHIN = Range(-4.0, 4.0)
+"""Of random numbers, as bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +44,8 @@ class Setting:
     device: torch.device
     dtype: torch.dtype
     fp8: bool
+    int8: bool = False
+    """On a processor."""
     own: Convolution | None = None
     """Ours, for the shapes it can."""
     even: bool = False
@@ -79,6 +84,9 @@ def _layer(dit: DiTConfig, stream: StreamConfig, setting: Setting) -> list[Work]
 
 def _product(rows: int, inner: int, outer: int, setting: Setting) -> Work:
     x, weight, bias = (_random(setting, *shape) for shape in ((rows, inner), (outer, inner), (outer,)))
+    if setting.int8:
+        layer, x_u8 = Int8Linear(nn.Linear(inner, outer), WITHIN), to_bytes(x, WITHIN)
+        return lambda: layer.of_bytes(x_u8)
     if not setting.fp8:
         return lambda: F.linear(x, weight, bias)
     x8, weight8 = quantise(x), quantise(weight)
@@ -100,6 +108,10 @@ def _convolution(conv: Conv, setting: Setting) -> Work:
     if own is not None and (packed := own.pack(weight)) is not None:
         canvas = _random(setting, conv.frames + 2, conv.rows + 2, conv.columns + 2, conv.inner)
         return partial(own, canvas, packed)
+    if sides[0] == 1 and setting.device.type == "cpu":
+        frames = _random(setting, conv.frames, conv.inner, conv.rows, conv.columns)
+        frames, flat = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (frames, weight.squeeze(2)))
+        return lambda: F.conv2d(frames, flat, padding=sides[1] // 2)
     x = _random(setting, 1, conv.inner, conv.frames + sides[0] - 1, conv.rows, conv.columns)
     x, weight = (tensor.contiguous(memory_format=torch.channels_last_3d) for tensor in (x, weight))
     return lambda: F.conv3d(x, weight, padding=(0, sides[1] // 2, sides[2] // 2))

@@ -21,13 +21,14 @@ from millstream.commands.bench.sessions import MAX_SESSIONS, MIB, measure_sessio
 from millstream.commands.engine_from_options import load_engine
 from millstream.commands.memory import plain_out_of_memory
 from millstream.commands.report import describe, make_folder, spelled, tell
-from millstream.core.config import StreamConfig
+from millstream.core.config import ModelSpec, StreamConfig
 from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
 from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.presets import find_model
 from millstream.core.trace import ChunkTiming
 from millstream.engine.engine import Engine, stream_config
+from millstream.models.brook.thin import THIN
 from millstream.ops.conv3 import find_convolution
 from millstream.ops.memory import bytes_in_use, most_bytes_in_use
 from millstream.planner.phase_work import Part, chunk_parts
@@ -154,7 +155,7 @@ def _phases(
     medians["rest"] = statistics.median(sample.period_ms - sum(sample.phases_ms.values()) for sample in samples)
     period = statistics.median(sample.period_ms for sample in samples)
     work = chunk_parts(
-        engine.spec,
+        spec_as_it_runs(engine),
         config,
         value_bytes=engine.dtype.itemsize,
         fp8=request.engine.speed.fp8,
@@ -192,9 +193,15 @@ def _floors(request: StreamRequest, engine: Engine, config: StreamConfig) -> Flo
     """`floor`, and where calls are made in even waves, `even_floor`, which has them too."""
     own = find_convolution() if engine.speed.own_convolution else None
     fp8 = bool(request.engine.speed.fp8) and engine.device.type == "cuda"
-    setting = Setting(device=engine.device, dtype=engine.dtype, fp8=fp8, own=own)
+    setting = Setting(device=engine.device, dtype=engine.dtype, fp8=fp8, int8=engine.speed.int8, own=own)
     settings = {"floor": setting} | ({"even_floor": replace(setting, even=True)} if engine.speed.even_waves else {})
-    return {kind: measure_floor(engine.spec, config, each, chunks=min(request.chunks, 10)) for kind, each in settings.items()}
+    spec, chunks = spec_as_it_runs(engine), min(request.chunks, 10)
+    return {kind: measure_floor(spec, config, each, chunks=chunks) for kind, each in settings.items()}
+
+
+def spec_as_it_runs(engine: Engine) -> ModelSpec:
+    """With the thin decoder, where that is the one."""
+    return replace(engine.spec, vae=THIN) if engine.speed.thin_decoder else engine.spec
 
 
 def _first_chunk(engine: Engine, config: StreamConfig) -> ChunkTiming:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
+from millstream.cli import bench as bench_commands
+from millstream.cli.main import app, generate
 from millstream.commands.bench import floor as stream_floor
 from millstream.commands.bench import overlap as bench_overlap
 from millstream.commands.bench.floor import Setting, measure_floor
@@ -21,10 +23,13 @@ from millstream.commands.bench.quality import INFINITE_DB, QualityRequest, Strea
 from millstream.commands.bench.quality import measure as measure_quality
 from millstream.commands.bench.sessions import MIB, measure_sessions
 from millstream.commands.bench.stream import StreamRequest, measure
+from millstream.core.config import BrookVAEConfig
 from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS
-from millstream.core.speed import ALL, FP8_GROUPS, parse_speed
+from millstream.core.speed import ALL, FP8_GROUPS, Speed, parse_speed
+from millstream.models.brook.thin import THIN
+from millstream.ops.int8 import Int8Linear, is_available
 from millstream.ops.waves import Waves
 from millstream.planner.flops import call_flops
 from millstream.planner.memory import tokens_per_frame
@@ -35,6 +40,7 @@ from millstream.planner.vae_layers import decoder_convs
 pytestmark = pytest.mark.slow
 
 TINY = MODELS["wan-tiny"]
+BYTES = Speed(int8=True, thin_decoder=True)
 ON_CPU = EngineConfig(model="wan-tiny", weights=("random",), device="cpu", dtype="float32")
 
 
@@ -88,6 +94,43 @@ def test_an_even_floor_attends_in_waves_and_the_other_in_one_call(even: bool, mo
     tokens = tokens_per_frame(TINY.dit, TINY.stream)
     chunk, window = TINY.stream.frames_per_chunk * tokens, TINY.stream.window * tokens
     assert asked == (2 * [(chunk, window), (chunk, TINY.dit.text_tokens)] if even else []), "two sets of a layer"
+
+
+@pytest.mark.skipif(not is_available(), reason="this build of torch has no oneDNN")
+def test_a_floor_has_the_layers_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a stream in bytes, by the thin decoder, is faster than its floor."""
+    products, of_bytes = list[tuple[int, ...]](), Int8Linear.of_bytes
+    decoders: list[object] = []
+
+    def counted(layer: Int8Linear, x_u8: Tensor) -> Tensor:
+        products.append(tuple(x_u8.shape))
+        return of_bytes(layer, x_u8)
+
+    def listed(vae: BrookVAEConfig, *shape: int) -> object:
+        decoders.append(vae)
+        return decoder_convs(vae, *shape)
+
+    monkeypatch.setattr(Int8Linear, "of_bytes", counted)
+    monkeypatch.setattr(stream_floor, "decoder_convs", listed)
+    brook = EngineConfig(model="brook", weights=("bundled",), device="cpu", dtype="float32", speed=BYTES)
+    stream = replace(MODELS["brook"].stream, height=32, width=32)
+    phases = measure(StreamRequest(engine=brook, chunks=1), stream)["phases"]
+    layers = MODELS["brook"].dit.layers
+    calls = layers * len(stream.steps) + layers - 1
+    of_floor = [shape for shape in products if len(shape) == 2]
+    assert len(of_floor) == 2 * calls * 6, "six products of a layer, to warm up, and once"
+    assert decoders == [THIN]
+    assert phases["decode"]["tflop_s"] == pytest.approx(
+        sum(part.flops for part in chunk_parts(replace(MODELS["brook"], vae=THIN), stream, value_bytes=4)["decode"])
+        / phases["decode"]["ms"]
+        / 1e9
+    )
+
+
+@pytest.mark.parametrize("name", ["fast", "precision"])
+def test_it_measures_what_people_get_unless_something_else_is_asked_for(name: str) -> None:
+    defaults = {inspect.signature(command).parameters[name].default for command in (bench_commands.stream, generate)}
+    assert defaults == {"auto"}
 
 
 def test_the_work_of_a_chunk_is_counted_by_the_planners_rules() -> None:
