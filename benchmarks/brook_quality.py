@@ -100,6 +100,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="write the last result into docs/brook.md and measure nothing")
     parser.add_argument("--count", type=int, default=COUNT, help="prompts of each kind")
     parser.add_argument("--jobs", type=int, default=1, help="processes that judge at once, which share the cores")
+    parser.add_argument("--report", default="brook_quality", help="what the result is called")
     parser.add_argument("--judge", metavar="PRECISION", help="be one of the processes that judge")
     parser.add_argument("--on", metavar="DEVICE", default="cpu", help="where that one streams")
     options = parser.parse_args()
@@ -122,7 +123,7 @@ def main() -> None:
     short = {kind: lines for kind in kinds_here() if (lines := missed(found[kind], found["float32"]))}
     goals = {"adherence_lost": ADHERENCE_LOST, "flicker_more": FLICKER_MORE}
     asked = {"prompts": options.count, "second": SECOND, "float32_on": best}
-    write_report("brook_quality", asked, {**found, "goals": goals, "missed": short})
+    write_report(options.report, asked, {**found, "goals": goals, "missed": short})
 
 
 if __name__ == "__main__":
