@@ -91,7 +91,13 @@ def slowed(looks_BTCYX: Tensor) -> Tensor:
 
 
 def _shrunk(pixels_BTCYX: Tensor) -> Tensor:
-    frames = F.interpolate(pixels_BTCYX.flatten(0, 1), size=(SIZE, SIZE), mode="area")
+    """Each pixel the mean of an area. Where sizes divide, the same bits take a CPU a third of the time and less."""
+    frames, (rows, columns) = pixels_BTCYX.flatten(0, 1), pixels_BTCYX.shape[-2:]
+    if rows % SIZE == columns % SIZE == 0:
+        frames = F.avg_pool2d(frames, (rows // SIZE, columns // SIZE))
+    else:
+        mode = "nearest-exact" if SIZE % rows == SIZE % columns == 0 else "area"
+        frames = F.interpolate(frames, size=(SIZE, SIZE), mode=mode)
     return frames.view(*pixels_BTCYX.shape[:3], SIZE, SIZE)
 
 

@@ -40,6 +40,12 @@ def test_a_glimpse_is_three_frames_of_a_chunk_each_three_times(frames: int) -> N
     assert glimpsed(numbered(frames))[1, :, 0, 0, 0].tolist() == [0, 0, 0, 4, 4, 4, 8, 8, 8]
 
 
+@pytest.mark.parametrize("size", [(256, 256), (384, 128), (64, 128), (256, 64), (96, 160)])
+def test_a_look_has_the_mean_of_each_area(size: tuple[int, int]) -> None:
+    pixels = torch.rand(1, 1, 3, *size)
+    assert torch.equal(thinned(pixels)[0], nn.functional.interpolate(pixels[0], size=(128, 128), mode="area"))
+
+
 def test_a_taught_glimpse_is_three_neighbours_of_a_look_each_three_times() -> None:
     shown = glimpses(numbered(9).repeat(32, 1, 1, 1, 1), generator())[:, :, 0, 0, 0]
     first = shown[:, :1]
