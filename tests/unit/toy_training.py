@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 
@@ -49,19 +50,8 @@ def run(method: Method, folder: Path, plan: StagePlan, **options: object) -> lis
     return reports
 
 
-def methods() -> dict[str, Method]:
-    return {
-        "teacher forcing": FlowMethod(pair(), pool(), batch=4, options=FlowOptions(window=6)),
-        "first chunk twice": FlowMethod(pair(), pool(), batch=4, options=FlowOptions(window=6, noisy=(0, 0, 1))),
-        "whole windows too": FlowMethod(pair(), pool(), batch=4, options=FlowOptions(window=6, whole=True)),
-        "diffusion forcing": FlowMethod(pair(), pool(), batch=4, options=FlowOptions(window=6, forcing="diffusion")),
-        "ode": ode_method(ODEOptions(teacher_steps=3, window=6)),
-        "ode, diffusion forced": ode_method(ODEOptions(teacher_steps=3, forcing="diffusion", window=6)),
-        "matching, teacher forced": dmd(student_every=1),
-        "matching, diffusion forced": dmd(forcing="diffusion", critic_first=1),
-        "self-forcing": self_forcing(begun=0.3, switched=0.3, student_every=2),
-        "self-forcing, critic first": self_forcing(begun=0.5, whole=0.5, student_every=1, critic_first=2),
-    }
+def flow(**options: object) -> FlowMethod:
+    return FlowMethod(pair(), pool(), batch=4, options=FlowOptions(window=6, **options))
 
 
 def ode_method(options: ODEOptions) -> ODEMethod:
@@ -87,3 +77,17 @@ def roles() -> tuple[TextAndDiT, TextAndDiT, CausalDiT]:
     for module in (student.dit, critic):
         module.requires_grad_(True)
     return student, teacher, critic
+
+
+METHODS: dict[str, Callable[[], Method]] = {
+    "teacher forcing": flow,
+    "first chunk twice": lambda: flow(noisy=(0, 0, 1)),
+    "whole windows too": lambda: flow(whole=True),
+    "diffusion forcing": lambda: flow(forcing="diffusion"),
+    "ode": lambda: ode_method(ODEOptions(teacher_steps=3, window=6)),
+    "ode, diffusion forced": lambda: ode_method(ODEOptions(teacher_steps=3, forcing="diffusion", window=6)),
+    "matching, teacher forced": lambda: dmd(student_every=1),
+    "matching, diffusion forced": lambda: dmd(forcing="diffusion", critic_first=1),
+    "self-forcing": lambda: self_forcing(begun=0.3, switched=0.3, student_every=2),
+    "self-forcing, critic first": lambda: self_forcing(begun=0.5, whole=0.5, student_every=1, critic_first=2),
+}

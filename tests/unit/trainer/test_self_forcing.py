@@ -15,13 +15,13 @@ from millstream.trainer.methods import matching
 from millstream.trainer.methods.self_forcing import SelfForcingMethod
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.rollout import drawn_from, ring_for, stream_batch
-from tests.unit.toy_training import CPU, LEVELS, methods, run, self_forcing, stage
+from tests.unit.toy_training import CPU, LEVELS, METHODS, run, self_forcing, stage
 
 pytestmark = pytest.mark.slow
 
 
 def test_a_stream_goes_on_under_another_prompt_as_a_recompute_does() -> None:
-    method = methods()["self-forcing"]
+    method = METHODS["self-forcing"]()
     assert isinstance(method, SelfForcingMethod)
     dit, window, frames = method._painter, 6, 3
     text, other = torch.randn(2, 2, 5, 16).unbind(0)
@@ -50,7 +50,7 @@ def test_a_stream_goes_on_under_another_prompt_as_a_recompute_does() -> None:
 
 
 def test_rollouts_begin_go_on_and_switch_and_keep_where_they_are() -> None:
-    method = methods()["self-forcing"]
+    method = METHODS["self-forcing"]()
     assert isinstance(method, SelfForcingMethod)
     seen, kept = set(), method._reservoir.state
     for seed in range(24):
@@ -147,7 +147,7 @@ def test_a_student_waits_until_its_critic_has_learnt_from_it(tmp_path: Path) -> 
 
 
 def test_the_student_and_the_critic_learn_and_the_teacher_does_not(tmp_path: Path) -> None:
-    method = methods()["self-forcing"]
+    method = METHODS["self-forcing"]()
     teacher = deepcopy(method._matching._teacher.state_dict())
     before = {turn.name: deepcopy(turn.module.state_dict()) for turn in method.turns}
     run(method, tmp_path, stage(4))

@@ -20,7 +20,7 @@ from millstream.trainer.methods.flow import FlowMethod
 from millstream.trainer.methods.vae import VAEMethod, measure_latents, psnr
 from millstream.trainer.options import FlowOptions, ODEOptions, VAEOptions
 from millstream.trainer.pool import LatentPool, PixelPool
-from tests.unit.toy_training import methods, ode_method, pair, pool, run, stage
+from tests.unit.toy_training import METHODS, ode_method, pair, pool, run, stage
 
 pytestmark = pytest.mark.slow
 
@@ -58,12 +58,12 @@ def test_a_whole_window_is_learnt_at_one_level_and_only_of_clips_that_are_all_tr
     assert loss(0, 0) != loss(0, 3)
 
 
-@pytest.mark.parametrize("name", methods())
+@pytest.mark.parametrize("name", METHODS)
 def test_a_run_that_stops_and_goes_on_ends_at_the_same_bits(name: str, tmp_path: Path) -> None:
-    whole, halves = methods()[name], methods()[name]
+    whole, halves = METHODS[name](), METHODS[name]()
     run(whole, tmp_path / "whole", stage(6))
     run(halves, tmp_path / "halves", stage(6), stop_after=3)
-    again = methods()[name]
+    again = METHODS[name]()
     assert len(run(again, tmp_path / "halves", stage(6))) == 1
     for one, other in zip(whole.turns, again.turns, strict=True):
         for expected, found in zip(one.module.parameters(), other.module.parameters(), strict=True):
@@ -73,7 +73,7 @@ def test_a_run_that_stops_and_goes_on_ends_at_the_same_bits(name: str, tmp_path:
 
 
 def test_a_run_that_is_interrupted_loses_no_step(tmp_path: Path) -> None:
-    whole, stopped = methods()["self-forcing"], methods()["self-forcing"]
+    whole, stopped = METHODS["self-forcing"](), METHODS["self-forcing"]()
     run(whole, tmp_path / "whole", stage(5))
     first, second = stopped.turns
     count = itertools.count()
@@ -87,7 +87,7 @@ def test_a_run_that_is_interrupted_loses_no_step(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(stopped, tmp_path / "stopped", stage(5), checkpoint_every=100)
     assert torch.load(tmp_path / "stopped" / "toy.pt", weights_only=True)["step"] == 3
-    again = methods()["self-forcing"]
+    again = METHODS["self-forcing"]()
     run(again, tmp_path / "stopped", stage(5))
     pairs = zip(whole.turns[0].module.parameters(), again.turns[0].module.parameters(), strict=True)
     assert all(torch.equal(expected, found) for expected, found in pairs)
@@ -95,7 +95,7 @@ def test_a_run_that_is_interrupted_loses_no_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["teacher forcing", "diffusion forcing", "ode"])
 def test_losses_fall(name: str, tmp_path: Path) -> None:
-    reports = run(methods()[name], tmp_path, stage(60, schedule="constant"))
+    reports = run(METHODS[name](), tmp_path, stage(60, schedule="constant"))
     first, last = (sum(value for key, value in r.losses.items() if "norm" not in key) for r in (reports[0], reports[-1]))
     assert last < 0.9 * first
 
@@ -145,4 +145,4 @@ def test_a_loss_that_is_no_number_stops_the_run_with_advice(tmp_path: Path) -> N
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     (tmp_path / "toy.pt").write_bytes(b"nothing")
     with pytest.raises(WeightsError, match="remove it to start over"):
-        run(methods()["teacher forcing"], tmp_path, stage(2))
+        run(METHODS["teacher forcing"](), tmp_path, stage(2))
