@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from benchmarks.ablation import SHARED, Scale, each_alone, train, variants
+from benchmarks.ablation import SHARED, Scale, each_alone, main, train, variants
 from benchmarks.ablation_source import prepare
 from millstream.core.presets import find_model
 from millstream.models.brook.bundle import load_bundle
@@ -80,7 +79,9 @@ def test_a_variant_is_trained_from_it(source: Path, tmp_path: Path) -> None:
     load_bundle(weights, find_model("brook"), device=CPU, dtype=torch.float32)
 
 
-def test_jobs_at_once_say_what_they_find_and_so_does_who_asked_for_them(source: Path, tmp_path: Path) -> None:
+def test_jobs_at_once_say_what_they_find_and_so_does_who_asked_for_them(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Trained and judged before: what a job does there is tested above."""
     dit, *_ = load_bundle(PATH, find_model("brook"), device=CPU, dtype=torch.float32)
     for seed in (3, 4):
@@ -90,11 +91,11 @@ def test_jobs_at_once_say_what_they_find_and_so_does_who_asked_for_them(source: 
         (folder / "judged-past-at-100.json").write_text(json.dumps({"drift": seed / 10}))
     which = ["--only", "diffusion forcing", "--ways", "past at 100", "--seeds", 3, 4]
     asked = ["--run", source, "--out", tmp_path, *which, "--jobs", 2, "--report", ""]
-    command = [sys.executable, "-m", "benchmarks.ablation", *map(str, asked)]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert run.returncode == 0, run.stderr
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["ablation", *map(str, asked)])
+    main()
     said = [f'diffusion forcing, past at 100, seed {seed}: {{"drift": 0.{seed}}}' for seed in (3, 4)]
-    assert sorted(run.stdout.splitlines()) == sorted(said * 2)
+    assert sorted(capfd.readouterr().out.splitlines()) == sorted(said * 2)
 
 
 def test_a_job_that_fails_is_named() -> None:

@@ -63,7 +63,7 @@ def test_an_average_of_no_step_is_what_it_began_with(tmp_path: Path) -> None:
 
 
 def test_it_learns_these_clips(tmp_path: Path) -> None:
-    said = train(run(tmp_path, steps=24, batch=7, drop=0.0))
+    said = train(run(tmp_path, steps=24, batch=7, drop=0.0, checkpoint_every=24))
     losses = [report.losses["flow"] for report in said]
     assert losses[-1] < 0.8 * losses[0]
     curve = [json.loads(line) for line in (tmp_path / "run" / CURVE).read_text().splitlines()]
