@@ -28,8 +28,9 @@ CONTEXT_STEP = 0xFFFE
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def philox(counter: Words, key: tuple[int, int]) -> Words:
-    """Four 32-bit words in, four out. Words are int64 tensors that hold unsigned 32-bit values."""
+def philox(counter: Words, key: tuple[int, int] | tuple[Tensor, Tensor]) -> Words:
+    """Four 32-bit words in, four out. Words are int64 tensors that hold unsigned 32-bit values; so may the key's be, of a shape
+    that broadcasts to theirs."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):
@@ -51,10 +52,7 @@ def gaussian(
         name = dict(epoch=epoch & _WORD, chunk=chunk & _WORD, step=step & _WORD)
         return launch_gaussian(count, seed=seed, **name, device=device).view(tuple(shape))
     block = torch.arange(-(-count // 4), dtype=torch.int64, device=device)
-    rest = [torch.full_like(block, word & _WORD) for word in (step, chunk, epoch)]
-    w0, w1, w2, w3 = philox((block, rest[0], rest[1], rest[2]), (seed & _WORD, (seed >> 32) & _WORD))
-    pairs = (*_box_muller(w0, w1), *_box_muller(w2, w3))
-    return torch.stack(pairs, dim=-1).flatten()[:count].reshape(tuple(shape))
+    return _normals(block, (step, chunk, epoch), (seed & _WORD, (seed >> 32) & _WORD))[:count].reshape(tuple(shape))
 
 
 def gaussian_rows(shape: Sequence[int], seeds_B: Tensor, *, epoch: int, chunk: int, step: int) -> Tensor:
@@ -64,8 +62,17 @@ def gaussian_rows(shape: Sequence[int], seeds_B: Tensor, *, epoch: int, chunk: i
 
         name = dict(epoch=epoch & _WORD, chunk=chunk & _WORD, step=step & _WORD)
         return launch_gaussian_rows(math.prod(shape), seeds_B, **name).view(len(seeds_B), *shape)
-    name = dict(epoch=epoch, chunk=chunk, step=step)
-    return torch.stack([gaussian(shape, seed=seed, **name, device=seeds_B.device) for seed in seeds_B.tolist()])
+    count, batch = math.prod(shape), len(seeds_B)
+    block = torch.arange(-(-count // 4), dtype=torch.int64, device=seeds_B.device).repeat(batch, 1)
+    key = seeds_B[:, None] & _WORD, (seeds_B[:, None] >> 32) & _WORD
+    return _normals(block, (step, chunk, epoch), key)[:, :count].reshape(batch, *shape)
+
+
+def _normals(block: Tensor, name: tuple[int, int, int], key: tuple[int, int] | tuple[Tensor, Tensor]) -> Tensor:
+    """Four of each block, in its place."""
+    step, chunk, epoch = (torch.full_like(block, word & _WORD) for word in name)
+    w0, w1, w2, w3 = philox((block, step, chunk, epoch), key)
+    return torch.stack([*_box_muller(w0, w1), *_box_muller(w2, w3)], dim=-1).flatten(-2)
 
 
 def _high(product: Tensor) -> Tensor:

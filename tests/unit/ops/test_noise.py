@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.ops.noise import gaussian, philox
+from millstream.ops.noise import COMMIT_STEP, gaussian, gaussian_rows, philox
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,10 @@ def test_equal_names_give_equal_noise_and_others_do_not(first: tuple, second: tu
 def test_a_shorter_request_is_a_prefix_of_a_longer_one() -> None:
     name = dict(seed=5, epoch=1, chunk=2, step=0)
     assert torch.equal(gaussian((10,), **name), gaussian((999,), **name)[:10])
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 5, 7), (3, 4, 8, 10)])
+def test_rows_of_a_batch_have_the_bits_that_each_has_alone(shape: tuple[int, ...]) -> None:
+    seeds, name = [5, -3, 2**40 + 1], dict(epoch=1, chunk=2, step=COMMIT_STEP)
+    rows = gaussian_rows(shape, torch.tensor(seeds), **name)
+    assert torch.equal(rows, torch.stack([gaussian(shape, seed=seed, **name) for seed in seeds]))
