@@ -186,7 +186,15 @@ ACTIONS = ("fork", "chunk", "chunk", "chunk", "again", "commit", "commit", "rese
 actions = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 7), st.integers(1, 2)), max_size=20)
 
 
+@pytest.fixture(scope="module")
+def _only_new_garbage() -> None:
+    """What other tests left is not looked through again for every example."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("_only_new_garbage")
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12)
 @given(st.integers(1, 4), actions)
