@@ -56,7 +56,7 @@ def prepare_blocks(dit: CausalDiT, how: Recompute, *, backend: str = "") -> None
         setattr(block, "forward", forward)  # noqa: B010 - typed as a method
 
 
-def compiled_pass(dit: CausalDiT, *, backend: str = "inductor") -> Callable[..., Tensor]:
+def compiled_pass(dit: CausalDiT, *, backend: str | Callable[..., Any] = "inductor") -> Callable[..., Tensor]:
     """Its forward pass over whole sequences with compiled blocks. The module stays as it is, for whoever copies it."""
     run = _compiled(backend)
 
@@ -70,7 +70,7 @@ def compiled_pass(dit: CausalDiT, *, backend: str = "inductor") -> Callable[...,
 
 
 @cache
-def _compiled(backend: str) -> Callable[..., Tensor]:
+def _compiled(backend: str | Callable[..., Any]) -> Callable[..., Tensor]:
     """One function for all models: those of one shape share its graphs, of which each sequence and each role has its own."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, ROLES_AND_SEQUENCES)
     return torch.compile(_block, backend=backend, fullgraph=True, dynamic=False)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.backends.debugging import aot_eager
 
 from millstream.ops.precision import working_dtype
-from millstream.parallel.training.recompute import compiled_pass
+from millstream.parallel.training.recompute import ROLES_AND_SEQUENCES, compiled_pass
 from millstream.trainer.methods import matching
 from millstream.trainer.methods.self_forcing import SelfForcingMethod
 from millstream.trainer.pool import LatentPool
@@ -158,10 +160,17 @@ def test_the_student_and_the_critic_learn_and_the_teacher_does_not(tmp_path: Pat
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at its inputs
 def test_compiled_roles_learn_the_same_from_the_same_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "compiled_pass", partial(compiled_pass, backend="aot_eager"))
+    graphs = list[torch.fx.GraphModule]()
+
+    def counted(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        graphs.append(graph)
+        return aot_eager(graph, inputs)
+
+    monkeypatch.setattr(matching, "compiled_pass", partial(compiled_pass, backend=counted))
     chosen = dict(begun=0.5, whole=0.5, student_every=2)
     plain, compiled = (
         run(self_forcing(**chosen, compiled=compiled), tmp_path / str(compiled), stage(5, batch=2))[-1].losses
         for compiled in (False, True)
     )
     assert compiled == pytest.approx(plain, rel=1e-4)
+    assert 0 < len(graphs) < ROLES_AND_SEQUENCES
