@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -143,21 +143,24 @@ def table(report: dict[str, Any]) -> Iterator[str]:
     yield f"{report['hardware']['cpu']}, torch {report['versions']['torch']}, commit `{report['commit']}`."
 
 
-def write_page() -> None:
+def write_page(name: str, table: Callable[[dict[str, Any]], Iterable[str]]) -> None:
+    """A benchmark's results into docs/brook.md: of a machine that can stand for all, and of one that is slower."""
     from benchmarks.report import RESULTS
 
-    report = json.loads((RESULTS / "brook.json").read_text())
-    write_between(RESULTS.parents[1] / "docs" / "brook.md", "benchmarks.brook", table(report))
+    paths = [path for kind in ("", "-without-bf16") if (path := RESULTS / f"{name}{kind}.json").exists()]
+    lines = [line for path in paths for line in ("", *table(json.loads(path.read_text())))]
+    write_between(RESULTS.parents[1] / "docs" / "brook.md", f"benchmarks.{name}", lines[1:])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Brook's speed and memory on two cores of this machine's CPU.")
     parser.add_argument("--weights", default="bundled", help="bundled, a Brook file, or random: all are as fast in float32")
     parser.add_argument("--measure", metavar="PRECISION", help="be one of the processes that are measured")
+    parser.add_argument("--report", default="brook", help="name of the result; brook-without-bf16 of a slower machine")
     parser.add_argument("--page", action="store_true", help="write the last result into docs/brook.md and measure nothing")
     options = parser.parse_args()
     if options.page:
-        write_page()
+        write_page("brook", table)
         return
     if options.measure:
         os.sched_setaffinity(0, two_cores())
@@ -173,7 +176,7 @@ def main() -> None:
     short = {kind: lines for kind in kinds_here() if (lines := missed(kind, found[f"{kind}, auto"]))}
     goals = {"at_most": AT_MOST, "frames_per_second": FRAMES_PER_SECOND}
     write_report(
-        "brook",
+        options.report,
         {"model": "brook", "size": "256x256", "cores": CORES, "runs": RUNS, "warm_up": WARM_UP, "chunks": CHUNKS},
         {**found, "goals": goals, "missed": short},
     )

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks.brook import NAMES, kinds_here
-from benchmarks.pages import row, write_between
+from benchmarks.brook import NAMES, kinds_here, write_page
+from benchmarks.pages import row
 
 COUNT, SECOND = 96, 2.0
 ADHERENCE_LOST, FLICKER_MORE = 0.01, 0.10
@@ -88,24 +88,17 @@ def table(report: dict[str, Any]) -> Iterator[str]:
     yield f"{report['hardware']['cpu']}, torch {report['versions']['torch']}, commit `{report['commit']}`."
 
 
-def write_page() -> None:
-    from benchmarks.report import RESULTS
-
-    report = json.loads((RESULTS / "brook_quality.json").read_text())
-    write_between(RESULTS.parents[1] / "docs" / "brook.md", "benchmarks.brook_quality", table(report))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="What Brook loses in 8 bits.")
     parser.add_argument("--page", action="store_true", help="write the last result into docs/brook.md and measure nothing")
     parser.add_argument("--count", type=int, default=COUNT, help="prompts of each kind")
     parser.add_argument("--jobs", type=int, default=1, help="processes that judge at once, which share the cores")
-    parser.add_argument("--report", default="brook_quality", help="what the result is called")
+    parser.add_argument("--report", default="brook_quality", help="name of the result; NAME-without-bf16 of a slower machine")
     parser.add_argument("--judge", metavar="PRECISION", help="be one of the processes that judge")
     parser.add_argument("--on", metavar="DEVICE", default="cpu", help="where that one streams")
     options = parser.parse_args()
     if options.page:
-        write_page()
+        write_page("brook_quality", table)
         return
     import torch
 
