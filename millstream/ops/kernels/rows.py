@@ -259,7 +259,7 @@ def launch_norm_query(q_LD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:
 
 def launch_finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *, fp8: bool) -> Tensor | Rows8:
     width, last = shares[0].out_PBLD.shape[-1], 0
-    out, scales = _room(shares[0].out_PBLD, sum(share.out_PBLD[0, ..., 0].numel() for share in shares), width, fp8=fp8)
+    out, scales = _room(shares[0].out_PBLD, sum(share.out_PBLD.shape[1:3].numel() for share in shares), width, fp8=fp8)
     for (parts, batch, tokens, _), (attended, lse) in ((share.out_PBLD.shape, share) for share in shares):
         rows = batch * tokens
         assert attended.is_contiguous(), "answers are walked by rows"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.brook_recipe import DOCS, means, missed, report, seconds_of
+from benchmarks.brook_recipe import DOCS, means, minutes_of, missed, report, seconds_of
 
 
 def judged(mean: float) -> dict[str, object]:
@@ -19,6 +19,10 @@ def test_a_stage_that_took_several_processes_is_counted_whole(tmp_path: Path) ->
         '{"what": "vae", "seconds": 100.5}\n{"what": "teacher", "seconds": 40}\n{"what": "teacher", "seconds": 2}\n'
     )
     assert seconds_of(ledger) == {"vae": 100.5, "teacher": 42.0}
+
+
+def test_rendering_is_in_the_time_of_its_stage_already() -> None:
+    assert minutes_of({"rendering for the VAE": 3.0, "vae": 120.0, "rendering": 60.0, "classifier": 90.0}) == 3.5
 
 
 def test_what_takes_too_long_or_follows_its_prompts_less_is_named() -> None:
