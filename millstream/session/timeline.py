@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -38,6 +38,8 @@ from millstream.core.errors import ControlError
 from millstream.core.schedule import start_at
 
 MAX_WAITING = 256
+STEERED = ("steps", "seed", "noise_scale", "window", "sink", "kv_bias")
+"""Settings of a stream that controls change."""
 
 Mix = tuple[WeightedPrompt, ...]
 
@@ -100,6 +102,10 @@ class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
     window: int
     sink: int
     kv_bias: float
+
+    def over(self, config: StreamConfig) -> StreamConfig:
+        """A configuration as controls have made it."""
+        return replace(config, **{name: getattr(self, name) for name in STEERED})
 
     def rebuilding(self) -> TimelineState:
         """The same for a generator that holds nothing of the session: the next chunk brings its prompt and window along."""

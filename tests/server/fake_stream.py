@@ -61,6 +61,7 @@ class FakeSession:
     name: str
     prompt: str
     source: str = ""
+    takes_frames: bool = False
     index: int = 0
     fps: float = FPS
     media_s: float = 0.0
@@ -116,6 +117,8 @@ class FakeStream:
     """So slow that no chunk comes."""
     is_older: bool = False
     """Than what a client may say it has yet to play."""
+    previews_late: bool = False
+    """They come after the next prompt."""
     sources: tuple[str, ...] = ("stage-left", "sea")
     """Videos that it offers as an input."""
     examples: tuple[str, ...] = EXAMPLES
@@ -123,6 +126,7 @@ class FakeStream:
     sessions: dict[str, FakeSession] = field(default_factory=dict)
     heard: list[Any] = field(default_factory=list)
     frames_in: int = 0
+    _late: list[say.Previews] = field(default_factory=list)
     _sockets: set[WebSocket] = field(default_factory=set)
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -205,9 +209,9 @@ class FakeStream:
 
     def enter(self, asked: said.Opening) -> FakeSession | None:
         match asked:
-            case said.Start(prompt=prompt, source=source):
+            case said.Start(prompt=prompt, source=source, input=takes_frames):
                 name = f"s{len(self.sessions)}"
-                self.sessions[name] = FakeSession(name, prompt, source)
+                self.sessions[name] = FakeSession(name, prompt, source, takes_frames)
                 return self.sessions[name]
             case said.Attach(session=name) | said.View(view=name) | said.Restore(snapshot=name):
                 return self.sessions.get(name)
@@ -260,12 +264,18 @@ class FakeStream:
             case said.StopOutput():
                 await socket.send_text(words.encode(say.OutputsMessage(outputs=())))
             case said.Preview(prompts=prompts):
-                await socket.send_text(words.encode(previews(prompts or EXAMPLES)))
+                self._late.append(previews(prompts or EXAMPLES))
+                if not self.previews_late:
+                    await self.send_previews(socket)
             case said.Ping(t=t):
                 await socket.send_text(words.encode(say.Pong(t=t)))
             case said.End():
                 await socket.send_text(words.encode(say.EndedMessage(cause="closed", reason="closed by its owner")))
                 await socket.close()
+
+    async def send_previews(self, socket: WebSocket) -> None:
+        while self._late:
+            await socket.send_text(words.encode(self._late.pop()))
 
     async def apply(self, socket: WebSocket, session: FakeSession, control: Any, receipt: Receipt) -> None:
         match control:
@@ -276,6 +286,7 @@ class FakeStream:
             case SetPrompt(prompt=prompt):
                 session.prompts_due.insert(0, prompt)
                 session.queued.append(receipt)
+                await self.send_previews(socket)
             case _:
                 session.queued.append(receipt)
 
@@ -307,6 +318,7 @@ def live(session: FakeSession, format: Format, owned: bool) -> say.LiveMessage:
         seed=5,
         rate="auto",
         source=session.source,
+        input=session.takes_frames,
     )
     name, paused = session.name if owned else "", session.paused
     return say.LiveMessage(session=name, view=session.name, format=format, config=config, paused=paused, note="")

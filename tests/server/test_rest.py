@@ -66,8 +66,12 @@ def test_a_session_is_opened_shown_steered_watched_and_ended(server: Serving, ht
     assert (receipt.status_code, receipt.json()["state"], receipt.json()["control_id"]) == (202, "queued", "mine")
     with server.client() as client:
         client.say({"type": "attach", "version": 1, "session": session["session"]})
+        live = client.hear("live")
         assert client.hear("chunk")["receipts"][0]["control_id"] == "mine"
+        http.post(f"{path}/controls", json={"control": {"type": "seed", "seed": 6}})
+        client.hear("receipt", state="applied")
         shown = http.get(path).json()
+        assert shown["config"] == live["config"] | {"seed": 6}
         assert (shown["state"], shown["viewers"], shown["view"]) == ("live", 1, session["view"])
         assert http.delete(path).status_code == 204
         assert client.hear("ended")["cause"] == "closed"

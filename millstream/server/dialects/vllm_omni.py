@@ -14,7 +14,6 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -338,7 +337,7 @@ class VLLMOmni(Dialect):
     def _config(self) -> dict[str, Any]:
         live_session = self._interpreter.conversation.live_session
         assert live_session is not None, "a session went live that nobody asked for"
-        return {"model": self._hub.card.name, **asdict(live_session.request.config)}
+        return {"model": self._hub.card.name, **live_session.told()}
 
     def _error(self, said: ErrorMessage) -> VllmError:
         self._transitions.forget(said.control_id)

@@ -297,14 +297,7 @@ class Conversation:
             session=live_session.session_id if is_owner else "",
             view=live_session.view_id,
             format=viewer.format,
-            config=asdict(live_session.config)
-            | {
-                "fps": live_session.fps,
-                "asked_fps": live_session.request.config.fps,
-                "lead_s": live_session.request.lead_at(live_session.fps),
-                "rate": live_session.request.rate,
-                "source": live_session.request.source,
-            },
+            config=live_session.told(),
             paused=live_session.paused,
             note=note,
             journal=live_session.journal_name if is_owner else "",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -295,7 +294,7 @@ def _info(live_session: LiveSession) -> SessionInfo:
         session=live_session.session_id,
         view=live_session.view_id,
         prompts=live_session.prompts,
-        config=asdict(live_session.request.config) | {"fps": live_session.fps, "rate": live_session.request.rate},
+        config=live_session.told(),
         journal=live_session.journal_name,
         shared=live_session.shared,
         notes=tuple(note.words for note in live_session.notes),

@@ -68,7 +68,7 @@ async def fork(hub: SessionHub, parent: LiveSession, at_chunk: int | None = None
         raise Overloaded(f"{hub.limits.max_branches} branches of this session are live already; end one or keep one")
     restart: Restart = await _on_engine(hub, parent, lambda session: restart_at(session, at_chunk))
     timeline, began = restart.timeline, Future[Went]()
-    config = replace(parent.request.config, steps=timeline.steps, window=timeline.window, sink=timeline.sink)
+    config = timeline.over(parent.request.config)
 
     def make(session_id: str, journal: SessionJournal | None) -> Session:
         """On the engine's thread, once there is a place for it. The parent may have gone on since."""

@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from millstream.core import tracing
 from millstream.core.client_messages import Format
@@ -47,8 +48,6 @@ GIVEN_AGAIN = 3
 """Chunks at most, to who comes back."""
 LOGGED = 40
 """Letters of a control's id."""
-STEERED = ("steps", "seed", "noise_scale", "window", "sink", "kv_bias")
-"""Settings of a stream that controls change."""
 
 
 @dataclass(slots=True)
@@ -155,9 +154,19 @@ class LiveSession:
     def config(self) -> StreamConfig:
         """As its controls have made it."""
         timeline = self._parts.service.timeline(self.session_id)
-        if timeline is None:
-            return self.request.config
-        return replace(self.request.config, **{name: getattr(timeline, name) for name in STEERED})
+        return self.request.config if timeline is None else timeline.over(self.request.config)
+
+    def told(self) -> dict[str, Any]:
+        """What it is by now, as the answers of every protocol have it."""
+        request = self.request
+        return asdict(self.config) | {
+            "fps": self.fps,
+            "asked_fps": request.config.fps,
+            "lead_s": request.lead_at(self.fps),
+            "rate": request.rate,
+            "source": request.source,
+            "input": request.takes_frames,
+        }
 
     @property
     def prompts(self) -> tuple[WeightedPrompt, ...]:

@@ -19,7 +19,8 @@ export class Branches {
   #rows = new Map(); // session → its line in the tree
   #nodes = [];
   #beside = null; // {session, stream, player}
-  #looking = 0;
+  #timer = 0;
+  #looking = null; // which of its looks counts
 
   /**
    * `picture` is the canvas of the stage, `timeline` has a strip for each branch; `onSteer` makes another branch the one that is
@@ -51,11 +52,11 @@ export class Branches {
   /** Another stream begins: the branches of this one end. */
   async clear() {
     const others = this.#others();
+    clearTimeout(this.#timer);
+    this.#looking = null;
     this.#putAway();
     this.#show([]);
     this.#names.clear();
-    this.#thumbnails.clear();
-    this.#rows.clear();
     await Promise.all(others.map(({ session }) => this.#fetch(`/v1/sessions/${session}`, { method: "DELETE" })));
   }
 
@@ -74,11 +75,14 @@ export class Branches {
 
   /** What branches there are by now. A page that was loaded again knows of none before it looks. */
   async look() {
-    clearTimeout(this.#looking);
+    clearTimeout(this.#timer);
+    const looking = (this.#looking = {});
     const session = (this.main.phase === "ended" ? this.#nodes[0] : this.main.live)?.session;
     const answer = session ? await this.#fetch(`/v1/sessions/${session}/branches`) : null;
-    if (answer?.ok) this.#show((await answer.json()).branches);
-    if (!this.tree.hidden) this.#looking = setTimeout(() => this.look(), LOOK_EVERY_MS);
+    const nodes = answer?.ok ? (await answer.json()).branches : null;
+    if (looking !== this.#looking) return; // another look is under way, or another stream
+    if (nodes) this.#show(nodes);
+    if (!this.tree.hidden) this.#timer = setTimeout(() => this.look(), LOOK_EVERY_MS);
   }
 
   #playBeside(session) {
@@ -181,12 +185,20 @@ export class Branches {
   /** One that was kept still stands there: its path is all that is left of the others. */
   #show(nodes) {
     this.#nodes = nodes;
+    this.#forget();
     if (nodes.length) this.timeline.keepOnly([...nodes.map(({ session }) => session), this.#beside?.session]);
     this.tree.hidden = nodes.length < 2 && !(nodes.length && this.#names.size > 1);
     const last = Math.max(1, ...nodes.map(({ chunk, chunk_index }) => Math.max(chunk ?? 0, chunk_index ?? 0)));
     const rows = this.tree.hidden ? [] : nodes.map((node) => this.#row(node, last));
     const isSame = rows.length === this.tree.children.length && rows.every((row, i) => row === this.tree.children[i]);
     if (!isSame) this.tree.replaceChildren(...rows); // rows that stay where they are keep the focus
+  }
+
+  /** Pictures of those that have gone; their names are not given again. */
+  #forget() {
+    const there = new Set([...this.#nodes.map(({ session }) => session), this.#beside?.session]);
+    for (const kept of [this.#rows, this.#thumbnails])
+      for (const session of kept.keys()) if (!there.has(session)) kept.delete(session);
   }
 
   /** A line from the chunk where it was forked to the one it has come to, and its picture. */

@@ -35,7 +35,7 @@ export class FrameSource {
     await this.#show();
   }
 
-  /** Call `send` with a blob of each frame until `close`. A frame that is not encoded in time is left out. */
+  /** Call `send` with a blob of each frame until `rest` or `close`. A frame that is not encoded in time is left out. */
   pump({ width, height, fps }, send) {
     const canvas = new OffscreenCanvas(width, height);
     const context = canvas.getContext("2d", { alpha: false });
@@ -56,9 +56,14 @@ export class FrameSource {
     return this.#timer !== 0;
   }
 
-  close() {
+  /** Frames are no longer made; the camera or file is there for the next `pump`. */
+  rest() {
     clearInterval(this.#timer);
     this.#timer = 0;
+  }
+
+  close() {
+    this.rest();
     this.#stream?.getTracks().forEach((track) => track.stop());
     this.#picture?.close();
     this.#video.srcObject = null;

@@ -9,6 +9,7 @@ const HEIGHT = 96;
 
 export class Futures {
   #typed = ""; // what was asked for by name
+  #wanted = false; // whether an answer is still of this moment
 
   constructor({ list, button }, stream, { onChoose, onConsider, onNote }) {
     Object.assign(this, { list, button, stream, onChoose, onConsider, onNote });
@@ -20,11 +21,13 @@ export class Futures {
   /** Of what is typed, if that is something new, or of what the server suggests. */
   ask({ prompt, mode, isNew }) {
     this.#typed = isNew ? prompt : "";
+    this.#wanted = true;
     const asked = { type: "preview", mode, ...(isNew && { prompts: [prompt] }) };
     this.#settle(this.stream.ask(asked));
   }
 
   clear() {
+    this.#wanted = false;
     this.list.replaceChildren();
     this.list.hidden = true;
   }
@@ -32,6 +35,7 @@ export class Futures {
   async #show({ futures, note }) {
     this.#settle();
     const cards = await Promise.all(futures.map((future) => this.#card(future)));
+    if (!this.#wanted) return;
     if (this.#typed) this.list.prepend(...cards);
     else this.list.replaceChildren(...cards);
     this.list.hidden = false;

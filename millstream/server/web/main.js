@@ -163,6 +163,8 @@ function begin(opening) {
   meters.clear();
   explainRate("");
   composer.say("");
+  source.rest();
+  promptInForce = opening.prompt ?? "";
   [newest, dropped, stalled_s] = [NOTHING, 0, 0];
   stream.open({ ...opening, formats: formats() });
 }
@@ -203,7 +205,7 @@ stream.addEventListener("live", ({ detail: { format, config, note } }) => {
   explainRate(note);
   newStream.show(config);
   steering.show(config, source);
-  if (source.sendsFrames) source.pump(shape, (blob) => stream.sendFrame(blob));
+  if (config.input && source.sendsFrames) source.pump(shape, (blob) => stream.sendFrame(blob));
 });
 
 stream.addEventListener("rate", ({ detail: { fps, lead_s, note } }) => {
@@ -298,6 +300,7 @@ function explain(phase, detail) {
   };
   (sayings[phase] ?? (() => stage.hush()))();
   if (["lost", "refused", "ended"].includes(phase)) keeping.interrupt();
+  if (["refused", "ended"].includes(phase)) source.rest();
   if (phase === "refused") $("new-stream").open = true; // where a smaller one can be asked for
   if (phase === "lost" && stream.hello === null) knock();
 }

@@ -45,6 +45,7 @@ export class SourceChoice {
   /** That of a stream that one comes to; a camera or a file is not there again. */
   show(name) {
     const known = [...this.choice.querySelectorAll("input")].find(({ value }) => value === NAMED + name);
+    if (known || this.named) this.#backToWords();
     if (known) known.checked = true;
   }
 
@@ -52,9 +53,13 @@ export class SourceChoice {
     return this.#frames.isPumping;
   }
 
-  /** Send frames of this shape until something else is chosen. */
+  /** Send frames of this shape until another stream begins, this one ends or something else is chosen. */
   pump(shape, send) {
     this.#frames.pump(shape, send);
+  }
+
+  rest() {
+    this.#frames.rest();
   }
 
   get #name() {

@@ -100,12 +100,12 @@ export class Stream extends EventTarget {
   }
 
   /**
-   * A chunk has come: its controls have taken effect. Returns their names. One that is paused goes on with a control or goes
-   * back; whoever comes to it is shown its last chunk again, which does neither.
+   * A chunk has come: its controls have taken effect. Returns their names. One that is paused goes on when it goes back; whoever
+   * comes to it is shown its last chunk again, which is no going back.
    */
   arrived(header) {
     const controls = controlsIn(header);
-    if (controls.length || header.index <= this.#newest) this.#goOn();
+    if (header.index <= this.#newest) this.#goOn();
     this.#newest = header.index;
     return controls.map((id) => {
       this.#applied(id, header.index);

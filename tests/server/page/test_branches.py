@@ -125,3 +125,25 @@ def test_a_fork_of_a_paused_stream_is_seen_in_the_tree_with_its_picture(chrome: 
         expect(rows).to_have_count(1)
         page.get_by_role("button", name="End stream").click()
         expect(rows).to_have_count(0)
+
+
+def test_what_is_told_of_branches_too_late_does_not_bring_their_tree_back(chrome: Browser, tmp_path: Path) -> None:
+    with serving(tmp_path) as server, screen.greeted(chrome, server.url()) as page:
+        held: list[Route] = []
+        screen.start(page, "a kite")
+        screen.wait_until_moving(page)
+        page.get_by_role("button", name="Fork", exact=True).click()
+        rows = page.get_by_role("list", name="Branches").get_by_role("listitem")
+        expect(rows).to_have_count(2)
+        page.route(re.compile(r"/branches$"), lambda route: held.append(route))
+        while not held:
+            page.wait_for_timeout(20)
+        late = held[0].fetch()
+        page.get_by_text("New stream", exact=True).click()
+        page.get_by_role("button", name="Start over").click()
+        expect(page.locator("#tree")).to_be_hidden()
+        server.until(lambda: len(server.hub.live_sessions) == 1, "the branches have ended")
+        held[0].fulfill(response=late)
+        page.wait_for_timeout(300)
+        expect(page.locator("#tree")).to_be_hidden()
+        assert len(held) == 1, "nothing more is asked of it"

@@ -73,3 +73,16 @@ def test_futures_leave_with_the_moment_that_they_are_of(page: Page) -> None:
     expect(futures).to_be_visible()
     screen.start(page, "a comet")
     expect(futures).to_be_hidden()
+
+
+def test_futures_that_come_after_their_moment_are_not_shown(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    server.previews_late = True
+    button = page.get_by_role("button", name="Preview", exact=True)
+    button.click()
+    screen.start(page, "a comet")
+    expect(page.get_by_role("img", name="The stream: a comet")).to_be_visible()
+    expect(button).to_be_enabled()
+    page.wait_for_timeout(300)
+    expect(page.get_by_role("list", name="Futures")).to_be_hidden()

@@ -12,7 +12,7 @@ pytest.importorskip("playwright", reason="tests of the page need playwright: pip
 
 from playwright.sync_api import Page, expect
 
-from millstream.core.client_messages import Start
+from millstream.core.client_messages import Restore, Start
 from millstream.core.controls import SetKVBias, SetNoiseScale, SetSeed, SetSteps, SetWindow
 from millstream.video.picture import png
 from millstream.video.writer import VideoWriter
@@ -90,6 +90,41 @@ def test_a_frame_that_is_encoded_too_late_is_not_sent_to_the_next_stream(page: P
     assert server.frames_in == already
 
 
+COUNT_FRAMES = """() => {
+    const encode = OffscreenCanvas.prototype.convertToBlob;
+    window.encoded = 0;
+    OffscreenCanvas.prototype.convertToBlob = function (how) {
+        window.encoded++;
+        return encode.call(this, how);
+    };
+}"""
+
+
+def test_no_frame_is_made_for_a_stream_that_has_ended_or_takes_none(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_role("status", name="News")).to_contain_text("Saved")
+    page.get_by_role("radio", name="Camera").check(force=True)
+    wait_for_frames(page, server, 1)
+    page.evaluate(COUNT_FRAMES)
+    page.get_by_role("button", name="Saved").click()
+    page.get_by_role("button", name="Go on from a kite").click()
+    wait_until(lambda: isinstance(server.heard[-1], Restore), "the page asks for the one of words")
+    screen.wait_until_moving(page)
+    begun, already = page.evaluate("() => window.encoded"), server.frames_in
+    page.wait_for_timeout(300)
+    assert page.evaluate("() => window.encoded") == begun
+    page.get_by_role("radio", name="Words").check(force=True)
+    page.get_by_role("radio", name="Camera").check(force=True)
+    wait_for_frames(page, server, already + 1)
+    page.get_by_role("button", name="End stream").click()
+    expect(screen.phase(page)).to_have_text("ended")
+    ended = page.evaluate("() => window.encoded")
+    page.wait_for_timeout(300)
+    assert page.evaluate("() => window.encoded") == ended
+
+
 def test_a_camera_that_is_still_asked_for_sends_nothing_when_the_rate_changes(page: Page, server: FakeStream) -> None:
     screen.start(page, "a kite")
     screen.wait_until_moving(page)
@@ -122,6 +157,19 @@ def test_a_video_of_the_servers_is_still_the_source_after_a_reload(page: Page, s
     page.get_by_role("button", name="Start over").click()
     wait_until(lambda: len(server.sessions) == 2, "another stream has begun")
     assert [asked.source for asked in server.heard if isinstance(asked, Start)] == ["sea", "sea"]
+
+
+def test_who_comes_to_a_stream_of_words_is_not_left_with_the_video_of_the_stream_before(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_role("status", name="News")).to_contain_text("Saved")
+    page.get_by_role("radio", name="sea").check(force=True)
+    wait_until(lambda: len(server.sessions) == 2, "the page asks for the video")
+    screen.wait_until_moving(page)
+    page.get_by_role("button", name="Saved").click()
+    page.get_by_role("button", name="Go on from a kite").click()
+    expect(page.get_by_role("radio", name="Words")).to_be_checked()
 
 
 @pytest.mark.parametrize("kind", ["still.png", "film.mp4"])

@@ -80,3 +80,25 @@ def test_a_saved_stream_can_be_gone_on_from(page: Page, server: FakeStream) -> N
     screen.wait_until_moving(page)
     expect(page.get_by_role("textbox", name="Prompt")).to_have_value("a kite")
     assert server.heard[-1].snapshot == "s0"
+
+
+def test_what_is_recorded_and_saved_before_the_first_picture_is_not_called_as_the_stream_before(
+    page: Page, server: FakeStream
+) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_role("button", name="End stream").click()
+    expect(screen.phase(page)).to_have_text("ended")
+    server.is_slow = True
+    screen.start(page, "a comet")
+    expect(screen.phase(page)).to_have_text("live")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_role("status", name="News")).to_contain_text("Saved")
+    page.get_by_role("button", name="Record").click()
+    expect(page.locator("#recording-mark")).to_be_visible()
+    page.get_by_role("button", name="Stop").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert download.value.suggested_filename.startswith("a-comet_")
+    page.get_by_role("button", name="Saved").click()
+    expect(page.get_by_role("button", name="Go on from a comet")).to_be_visible()
