@@ -4,7 +4,8 @@ stand for runs it.
     python -m benchmarks.brook_quality
     python -m benchmarks.brook_quality --page       # writes the last result into docs/brook.md
 
-96 prompts seen in training and 96 held out, judged after two seconds by the classifier that learnt from renders alone.
+96 prompts seen in training and 96 held out, judged after two seconds by the classifier that ships: one of the
+two that rewarded when Brook was tuned, so that what counts is how far rows are apart.
 Streams are made on the CPU, but those in float32 on a GPU where there is one, and there they are judged too.
 Flicker and edges are relative to what the VAE in float32 makes of renders, for all alike.
 """

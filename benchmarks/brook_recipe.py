@@ -40,10 +40,14 @@ def judge(folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "millstream", "train", "eval", *weights, *asked], check=True)
 
 
-def seconds_of(ledger: Path) -> dict[str, float]:
+def read_ledger(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+
+
+def seconds_of(ledger: list[dict[str, Any]]) -> dict[str, float]:
     """Of each stage, over all processes that the run took."""
     total: dict[str, float] = {}
-    for line in map(json.loads, ledger.read_text().splitlines()):
+    for line in ledger:
         total[line["what"]] = round(total.get(line["what"], 0.0) + line["seconds"], 2)
     return total
 
@@ -69,7 +73,7 @@ def missed(seconds: dict[str, float], found: dict[str, float], before: dict[str,
 
 
 def report(folder: Path) -> dict[str, Any]:
-    seconds, found = seconds_of(folder / "ledger.jsonl"), means(json.loads((folder / "eval.json").read_text()))
+    seconds, found = seconds_of(read_ledger(folder)), means(json.loads((folder / "eval.json").read_text()))
     earlier = means(json.loads((DOCS / "training" / "eval.json").read_text()))
     before = {name: earlier[name] for name in found}
     return {
@@ -107,10 +111,13 @@ def main() -> None:
     if options.page:
         write_between(DOCS / "brook.md", "benchmarks.brook_recipe", table(report_of("brook_recipe")))
         return
+    if options.judge and more:
+        parser.error(f"nothing is trained, so {' '.join(more)} means nothing")
     if not options.judge:
         train(options.out, options.ranks, more)
     judge(options.out)
-    write_report("brook_recipe", {"ranks": options.ranks, "clips": CLIPS, "seconds": SECONDS}, report(options.out))
+    ranks = ", ".join(sorted({str(line["ranks"]) for line in read_ledger(options.out)}))
+    write_report("brook_recipe", {"ranks": ranks, "clips": CLIPS, "seconds": SECONDS}, report(options.out))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from rich.table import Column, Table
 from millstream.commands.log_lines import LogLines
 from millstream.commands.plan.tune import choose_placement
 from millstream.commands.report import describe
-from millstream.commands.train.run_folder import keep_record, refuse_other_recipe, say_stopped, say_stopping, writing_to
+from millstream.commands.train.run_folder import keep_record, refuse_other_recipe, say_stopping, writing_to
 from millstream.commands.train.tune import process_group
 from millstream.core.config import SPATIAL_STRIDE, ModelSpec
 from millstream.core.files import Staging
@@ -33,7 +33,7 @@ from millstream.planner.drawing import curves
 from millstream.planner.memory import dit_parameters
 from millstream.planner.page import Row, page, table
 from millstream.planner.training import lora_parameters
-from millstream.trainer.interrupt import Interrupt
+from millstream.trainer.interrupt import Interrupt, Stopped
 from millstream.trainer.policy.apart import MAKER, obey
 from millstream.trainer.policy.control import Evaluated, best_by_judge
 from millstream.trainer.policy.evaluation import Evaluation
@@ -78,8 +78,7 @@ def _train(recipe: PolicyRecipe, spec: ModelSpec, path: Path, folder: Path, devi
             with ShownTuning(run) as shown:
                 finished = run.train(shown.add, lambda: interrupt.asked, shown.add_evaluation)
         if not finished:
-            say_stopped(folder)
-            return None
+            raise Stopped
         if run.has_parted:
             Console(stderr=True).print(_parted(run))
     return export(recipe, spec, folder, run.learnt())

@@ -5,8 +5,9 @@ beside each other on two streams, since each alone ends with few tiles for many 
 caller's affair (`trainer/sequence.py`).
 
 Kernels like a number of keys that is a multiple of 128. So zeros may follow each unit of the keys: a query's output is then
-divided by the share of its sum of exponentials that is not theirs, and goes back with the sum without them, which is exact:
-keys of zeros give queries no gradient, and their own is cut off.
+divided by the share of its sum of exponentials that is not theirs, and goes back with the sum without them: keys of zeros
+give queries no gradient, and their own is cut off. That takes one sum from another in float32, so it wants keys whose mean
+exponential is not much below the zeros' own: at e^-9 a thousandth is lost, at e^-16 a quarter, at e^-24 there is nothing left.
 Shapes: B batch, L tokens, W keys with zeros between them, N heads, H head width.
 """
 
@@ -89,7 +90,7 @@ def filled_unit(unit: int) -> int:
 def _attend_spans(q_BLNH: Tensor, k_BWNH: Tensor, v_BWNH: Tensor, numbers: list[int]) -> list[Tensor]:
     """Of each span what its queries get, [B, L, N, H], then of each the logarithm of their sums with zeros, [B, N, L]."""
 
-    def attend_span(span: KeySpan) -> tuple[Tensor, Tensor]:
+    def attend_span(_: int, span: KeySpan) -> tuple[Tensor, Tensor]:
         out, sums = attend_with_sum(q_BLNH[:, span.queries], _seen(k_BWNH, span.sees), _seen(v_BWNH, span.sees))
         made = finish_attention([AttentionShare(out.flatten(2)[None], sums[None])], span.zeros, fp8=False)
         assert isinstance(made, Tensor), "fp8 was not asked for"
@@ -111,9 +112,8 @@ def _attend_spans_back(
     """Gradients of each span's queries, then of the keys it sees, then of their values. The sums are without zeros."""
     spans = _as_spans(numbers)
 
-    def go_back(span: KeySpan) -> tuple[Tensor, Tensor, Tensor]:
-        here, place = span.queries, spans.index(span)
-        given = q_BLNH[:, here], _seen(k_BWNH, span.sees), _seen(v_BWNH, span.sees)
+    def go_back(place: int, span: KeySpan) -> tuple[Tensor, Tensor, Tensor]:
+        given = q_BLNH[:, span.queries], _seen(k_BWNH, span.sees), _seen(v_BWNH, span.sees)
         dq, dk, dv = (made.contiguous() for made in attend_back(douts[place], *given, outs[place], sums[place]))
         return dq, dk, dv
 
@@ -171,11 +171,11 @@ def _sum_of(parts: Sequence[Tensor], spans: Sequence[KeySpan], like_BWNH: Tensor
 
 
 def _beside(
-    spans: Sequence[KeySpan], do: Callable[[KeySpan], tuple[Tensor, ...]], device: torch.device
+    spans: Sequence[KeySpan], do: Callable[[int, KeySpan], tuple[Tensor, ...]], device: torch.device
 ) -> list[tuple[Tensor, ...]]:
     """What `do` gives for each. On a GPU every other stream takes the largest that is left; ours goes on when all are done."""
     if device.type != "cuda":
-        return [do(span) for span in spans]
+        return [do(place, span) for place, span in enumerate(spans)]
     main = torch.cuda.current_stream(device)
     streams, load, done = (main, _side_stream(device)), [0, 0], dict[int, tuple[Tensor, ...]]()
     streams[1].wait_stream(main)
@@ -183,7 +183,7 @@ def _beside(
         turn = load.index(min(load))
         load[turn] += spans[place].num_queries * spans[place].num_keys
         with torch.cuda.stream(streams[turn]):
-            done[place] = do(spans[place])
+            done[place] = do(place, spans[place])
             for tensor in done[place]:
                 tensor.record_stream(main)  # made by the side stream, it would be given to that stream alone again
     main.wait_stream(streams[1])

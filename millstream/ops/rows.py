@@ -2,7 +2,7 @@
 
 One signature each: Triton on a GPU, plain torch elsewhere. All arithmetic is float32; what is stored is rounded once. A
 result that feeds an e4m3 product leaves as `Rows8`.
-Shapes: L tokens, F frames of T tokens each, D width, N heads, H head width, U MLP width, P parts of the keys.
+Shapes: B batch, L tokens, F frames of T tokens each, D width, N heads, H head width, U MLP width, P parts of the keys.
 """
 
 from __future__ import annotations

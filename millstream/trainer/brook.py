@@ -189,8 +189,9 @@ class BrookRun:
             yield
         finally:
             if self.share.is_first:
+                spent = {"what": what, "seconds": round(time.perf_counter() - begun, 2), "ranks": self.share.ranks}
                 with (self.folder / "ledger.jsonl").open("a") as ledger:
-                    ledger.write(json.dumps({"what": what, "seconds": round(time.perf_counter() - begun, 2)}) + "\n")
+                    ledger.write(json.dumps(spent) + "\n")
 
     @property
     def _levels(self) -> tuple[float, ...]:

@@ -16,6 +16,7 @@ from millstream.core.schedule import FULL
 from millstream.core.speed import Speed
 from millstream.models import sampler
 from millstream.models.dit import CausalDiT, CrossKV
+from millstream.models.fast.apply import quicken
 from millstream.models.kv import KVRing, Memory
 from millstream.models.ring_shape import RingShape
 from millstream.ops.precision import working_dtype
@@ -26,6 +27,12 @@ FAST = Speed(blocks=True, round_keys=True)
 """Of what rolls out on a GPU; a graph would be of one ring, and each rollout has its own."""
 Noise = Callable[[int, int], Tensor]
 """What a chunk, by its number in the stream, is given at a step."""
+
+
+def as_served(dit: CausalDiT, dtype: torch.dtype, *, is_fast: bool) -> CausalDiT:
+    """What rolls out: in the precision of serving, on the fast path if so asked. `dit` is taken over."""
+    dit = dit.to(dtype).requires_grad_(requires_grad=False)
+    return quicken(dit, FAST) if is_fast else dit
 
 
 @dataclass(frozen=True, slots=True)

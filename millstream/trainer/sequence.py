@@ -67,9 +67,8 @@ class ChunkedSequence(WholeSequence):
     def attend(self, layer: int, q_BLNH: Tensor, k_BLNH: Tensor, v_BLNH: Tensor) -> Tensor:
         if self._beside and q_BLNH.dtype in HALF and torch.is_grad_enabled():
             return attend_beside(q_BLNH, k_BLNH, v_BLNH, self._beside)
-        return attend_pieces(
-            q_BLNH, k_BLNH, v_BLNH, self._pieces
-        )  # forward-mode derivatives, without gradients, see through it
+        # forward-mode derivatives, without gradients, see through it
+        return attend_pieces(q_BLNH, k_BLNH, v_BLNH, self._pieces)
 
     def _in_tokens(self, frames: slice) -> slice:
         return slice(frames.start * self._tokens, frames.stop * self._tokens)

@@ -83,10 +83,11 @@ def _layer(dit: DiTConfig, stream: StreamConfig, setting: Setting) -> list[Work]
 
 
 def _product(rows: int, inner: int, outer: int, setting: Setting) -> Work:
-    x, weight, bias = (_random(setting, *shape) for shape in ((rows, inner), (outer, inner), (outer,)))
+    x = _random(setting, rows, inner)
     if setting.int8:
         layer, x_u8 = Int8Linear(nn.Linear(inner, outer), WITHIN), to_bytes(x, WITHIN)
         return lambda: layer.of_bytes(x_u8)
+    weight, bias = _random(setting, outer, inner), _random(setting, outer)
     if not setting.fp8:
         return lambda: F.linear(x, weight, bias)
     x8, weight8 = quantise(x), quantise(weight)

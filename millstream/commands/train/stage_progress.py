@@ -13,7 +13,7 @@ class StageProgress:
     """One bar a stage, with its losses."""
 
     def __init__(self, console: Console) -> None:
-        self._lines = LogLines(console)
+        self._console = console
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -22,9 +22,9 @@ class StageProgress:
             TimeRemainingColumn(),
             console=console,
             expand=True,
-            disable=not self._lines.has_bar,
+            disable=not console.is_interactive,
         )
-        self._tasks: dict[str, TaskID] = {}
+        self._stages: dict[str, tuple[TaskID, LogLines]] = {}
 
     def __enter__(self) -> StageProgress:
         self._progress.start()
@@ -34,8 +34,10 @@ class StageProgress:
         self._progress.stop()
 
     def add(self, stage: str, report: StepReport) -> None:
-        if stage not in self._tasks:
-            self._tasks[stage] = self._progress.add_task(stage, total=report.total, said="")
+        if stage not in self._stages:
+            task = self._progress.add_task(stage, total=report.total, said="")
+            self._stages[stage] = task, LogLines(self._console)
+        task, lines = self._stages[stage]
         said = " ".join(f"{name} {value:.4f}" for name, value in report.losses.items() if "norm" not in name)
-        self._progress.update(self._tasks[stage], completed=report.step + 1, said=said)
-        self._lines.add(report.step + 1, report.total, f"{stage}  {said}")
+        self._progress.update(task, completed=report.step + 1, said=said)
+        lines.add(report.step + 1, report.total, f"{stage}  {said}")

@@ -26,7 +26,7 @@ from torch.distributed.rendezvous import rendezvous
 from millstream.commands.report import describe
 from millstream.commands.train.expected_step import DEVICE, expected_step
 from millstream.commands.train.role_memory import role_memory
-from millstream.commands.train.run_folder import keep_record, refuse_other_recipe, say_stopped, say_stopping, writing_to
+from millstream.commands.train.run_folder import keep_record, refuse_other_recipe, say_stopping, writing_to
 from millstream.commands.train.shown import ShownRun
 from millstream.core.config import ModelSpec
 from millstream.core.errors import MeshLost
@@ -36,7 +36,7 @@ from millstream.parallel.collectives import GLOO, NCCL
 from millstream.planner.bubbles import TRAINED, bubble, held_micro_batches
 from millstream.planner.memory import dit_parameters
 from millstream.planner.training import lora_parameters
-from millstream.trainer.interrupt import Interrupt
+from millstream.trainer.interrupt import Interrupt, Stopped
 from millstream.trainer.tuning.dataset import CARD, ClipSet, read_card
 from millstream.trainer.tuning.export import check_export, export
 from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
@@ -70,9 +70,7 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
             seen = (_nothing, _nothing) if shown is None else (shown.add, shown.add_streams)
             is_whole = run.train(seen[0], lambda: interrupt.asked, seen[1])
         if not is_whole:
-            if run.is_first:
-                say_stopped(folder)
-            return None
+            raise Stopped
         learnt = run.learnt()
         return export(recipe, spec, folder, learnt) if run.is_first else None
 

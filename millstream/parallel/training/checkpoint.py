@@ -31,7 +31,7 @@ from millstream.parallel.training.digested import DigestedWriter, changed
 from millstream.parallel.training.groups import TrainingGroups
 from millstream.parallel.training.states import ParameterState, Read
 
-GO_ON = "free some space or choose another --out; the same command goes on from the last checkpoint"
+GO_ON = "free some space or choose another --out; the same command goes on from what is saved"
 _NAMED = re.compile(r"step-(\d{8})")
 
 

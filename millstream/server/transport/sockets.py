@@ -139,18 +139,18 @@ class ImpatientWebSocket(WebSocketsSansIOProtocol):
 class PoliteServer(uvicorn.Server):
     """uvicorn's own, which has everybody told that it stops before it closes their connections.
 
-    `farewell` answers with the seconds that requests under way may still take; `told` is called when a signal says to stop.
+    `farewell` answers with the seconds that requests under way may still take; `on_stop` is called when a signal says so.
     """
 
     def __init__(
-        self, config: Config, farewell: Callable[[], Awaitable[float]], told: Callable[[], None] = lambda: None
+        self, config: Config, farewell: Callable[[], Awaitable[float]], on_stop: Callable[[], None] = lambda: None
     ) -> None:
         super().__init__(config)
-        self._farewell, self._told = farewell, told
+        self._farewell, self._on_stop = farewell, on_stop
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not self.should_exit:
-            self._told()
+            self._on_stop()
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -25,7 +25,7 @@ from millstream.trainer.distil.matching import ClipPainting, MatchingDistillatio
 from millstream.trainer.distil.ode import ODEDistillation
 from millstream.trainer.distil.streams import Painter, StreamPainting
 from millstream.trainer.methods.matching import StreamView
-from millstream.trainer.methods.self_forcing import stream_views
+from millstream.trainer.methods.self_forcing import StreamViews
 from millstream.trainer.options import ConsistencyOptions, DMDOptions, MatchingOptions, ODEOptions, SelfForcingOptions
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.recipe import TuningRecipe
@@ -110,8 +110,7 @@ def _views(setting: DistilSetting, options: MatchingOptions) -> list[StreamView]
     if isinstance(options, DMDOptions):
         return clip_views(setting, options)
     assert isinstance(options, SelfForcingOptions), f"nobody judges for {type(options)}"
-    made, wholes = stream_views(setting.config, setting.latent_size, setting.device, options)
-    return [*made.values(), *wholes.values()]
+    return StreamViews(setting.config, setting.latent_size, setting.device, options).all()
 
 
 def _teacher(recipe: TuningRecipe, task: TrainingTask, load: Load) -> Predictor:

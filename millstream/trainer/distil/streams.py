@@ -14,16 +14,15 @@ import torch
 from torch import Tensor
 
 from millstream.models.dit import CausalDiT
-from millstream.models.fast.apply import quicken
 from millstream.models.fast.follow import plain_weights
 from millstream.parallel.training.groups import TrainingGroups
 from millstream.parallel.training.learner import Learner
 from millstream.parallel.training.states import ParameterState, Read
 from millstream.trainer.distil.lessons import ClipBatch, DistilSetting
 from millstream.trainer.distil.lots import RowLots
-from millstream.trainer.methods.self_forcing import Kind, Rollout, StepRecorder, choose_rollout, stream_views
+from millstream.trainer.methods.self_forcing import Rollout, StepRecorder, StreamViews, choose_rollout
 from millstream.trainer.options import SelfForcingOptions
-from millstream.trainer.rollout import FAST, continued, ring_for
+from millstream.trainer.rollout import as_served, continued, ring_for
 
 STREAMS = "streams"
 """Under which name those that are kept are saved."""
@@ -33,9 +32,8 @@ class Painter:
     """The student as it is served: whole on every rank, in the precision of serving."""
 
     def __init__(self, dit: CausalDiT, dtype: torch.dtype, *, is_fast: bool = False) -> None:
-        """On the fast path if so asked; `dit` is taken over."""
-        dit = dit.to(dtype).requires_grad_(requires_grad=False)
-        self.dit, self.dtype = quicken(dit, FAST) if is_fast else dit, dtype
+        """`dit` is taken over."""
+        self.dit, self.dtype = as_served(dit, dtype, is_fast=is_fast), dtype
         self._weights = plain_weights(self.dit)
         self._seen = 0
         """Changes of the student."""
@@ -146,10 +144,8 @@ class StreamPainting:
         places = max(1, options.streams // setting.batch)
         kept = (options.window - frames, channels, rows, columns)
         self.kept = KeptStreams(places, kept, setting, student.groups)
-        self._made, self._wholes = stream_views(setting.config, setting.latent_size, setting.device, options)
-        self.views = [*self._made.values(), *self._wholes.values()]
-        lasting = options.guidance if options.lasting_guidance is None else options.lasting_guidance
-        self._guidance: dict[Kind, float] = {"begin": options.guidance, "go on": lasting, "switch": options.guidance}
+        self._views = StreamViews(setting.config, setting.latent_size, setting.device, options)
+        self.views = self._views.all()
 
     @torch.no_grad()
     def paint(self, batch: ClipBatch, lots: RowLots) -> Rollout:
@@ -157,29 +153,23 @@ class StreamPainting:
         options, levels = self._options, self._setting.levels
         place = lots.choice("place", len(self.kept))
         begun = self.kept.has_begun(place)
-        kind, count, chosen, as_whole = choose_rollout(lots.shared("rollout", 4), options, len(levels), all_begun=begun)
-        before, clips = (None, batch.clips) if kind == "begin" else self.kept.at(place)
-        clips, text = (clips, self._text_of(clips)) if kind == "go on" else (batch.clips, batch.text_BSE)
+        choice = choose_rollout(lots.shared("rollout", 4), options, len(levels), all_begun=begun)
+        before, clips = (None, batch.clips) if choice.kind == "begin" else self.kept.at(place)
+        clips, text = (clips, self._text_of(clips)) if choice.kind == "go on" else (batch.clips, batch.text_BSE)
         self._painter.follow(self._student)
         stream, starts = self._painter.stream(
-            text, self._shape, lots, chunks=count, levels=levels, window=options.window, before=before, learns=chosen
+            text,
+            self._shape,
+            lots,
+            chunks=choice.chunks,
+            levels=levels,
+            window=options.window,
+            before=before,
+            learns=choice.step,
         )
-        kept = round(options.renewed * self._setting.batch) if kind == "begin" and begun else self._setting.batch
+        kept = round(options.renewed * self._setting.batch) if choice.kind == "begin" and begun else self._setting.batch
         self.kept.put(place, stream, clips, kept)
-        chunks = options.window // options.frames_per_chunk
-        learnt = options.window
-        past = stream[:, -(learnt + (0 if before is None else before.shape[1])) :].float()
-        return Rollout(
-            kind=kind,
-            text=text,
-            past=past,
-            starts=torch.cat(starts[-chunks:], dim=1).float(),
-            level_BF=torch.full((len(past), learnt), levels[chosen], device=past.device),
-            made=self._made[kind],
-            pictures=past[:, -learnt:],
-            judged=(self._wholes if as_whole else self._made)[kind],
-            guidance=self._guidance[kind],
-        )
+        return self._views.rollout(choice, text, stream, starts, levels[choice.step], before)
 
     def states(self) -> Iterator[ParameterState]:
         return self.kept.states()

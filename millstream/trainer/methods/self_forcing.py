@@ -24,7 +24,6 @@ from torch import Tensor
 
 from millstream.core.config import DiTConfig
 from millstream.models.dit import CausalDiT, CrossKV
-from millstream.models.fast.apply import quicken
 from millstream.models.fast.follow import plain_weights
 from millstream.models.kv import Memory
 from millstream.models.sampler import FlowModel
@@ -34,7 +33,7 @@ from millstream.trainer.methods.matching import Matching, Painted, StreamView
 from millstream.trainer.options import SelfForcingOptions
 from millstream.trainer.pool import LatentPool
 from millstream.trainer.reservoir import Reservoir
-from millstream.trainer.rollout import FAST, continued, drawn_from, ring_for
+from millstream.trainer.rollout import as_served, continued, drawn_from, ring_for
 from millstream.trainer.sequence import ChunkedSequence, Layout, teacher_forced, together
 from millstream.trainer.share import ALONE, BatchShare
 
@@ -68,7 +67,7 @@ class SelfForcingMethod:
         assert window % frames_per_chunk == 0, f"window {window} is not whole chunks of {frames_per_chunk}"
         assert options.longest * frames_per_chunk >= window, f"{options.longest} chunks do not show a window of {window}"
         _, _, channels, rows, columns = pool.latents_KFCYX.shape
-        self._chunks, device = window // frames_per_chunk, pool.latents_KFCYX.device
+        device = pool.latents_KFCYX.device
         self._shape, self._options = (batch // share.ranks, frames_per_chunk, channels, rows, columns), options
         self._batch, self._share = batch, share
         kept = (window - frames_per_chunk, channels, rows, columns)
@@ -80,44 +79,28 @@ class SelfForcingMethod:
         self.turns = self._matching.turns(self._roll, carries=self._reservoir.state)
         self._caption_weights = pool.favouring(favoured, options.favoured_by)
         self._levels = levels
-        lasting = options.guidance if options.lasting_guidance is None else options.lasting_guidance
-        self._guidance: dict[Kind, float] = {"begin": options.guidance, "go on": lasting, "switch": options.guidance}
         self._renewed = round(options.renewed * batch)
-        self._made, self._wholes = stream_views(student.dit.config, (rows, columns), device, options)
-        painter = copy.deepcopy(student.dit).to(working_dtype(device)).requires_grad_(False)
-        self._painter = quicken(painter, FAST) if compiled and device.type == "cuda" else painter
-        """The student as it is served: what rolls out."""
+        self._views = StreamViews(student.dit.config, (rows, columns), device, options)
+        is_fast = compiled and device.type == "cuda"
+        self._painter = as_served(copy.deepcopy(student.dit), working_dtype(device), is_fast=is_fast)
         weights = plain_weights(self._painter)
         self._painted_with = [weights[name] for name, _ in student.dit.named_parameters()]
 
     @torch.no_grad()
     def _roll(self, generator: torch.Generator) -> Rollout:
         """Paint some chunks of streams new or kept, and keep them as they are then."""
-        batch, frames, device = self._shape[0], self._shape[1], generator.device
-        rows, lot = self._reservoir.draw(self._batch, generator), torch.rand(4, generator=generator, device=device).tolist()
+        rows = self._reservoir.draw(self._batch, generator)
+        lot = torch.rand(4, generator=generator, device=generator.device).tolist()
         begun = self._reservoir.all_begun(rows)
-        kind, count, chosen, as_whole = choose_rollout(lot, self._options, len(self._levels), all_begun=begun)
-        before, ids = (None, None) if kind == "begin" else self._reservoir.take(self._share.part(rows))
-        if ids is None or kind == "switch":
-            ids = self._pool.draw_captions(batch, generator, self._caption_weights, self._share)
+        choice = choose_rollout(lot, self._options, len(self._levels), all_begun=begun)
+        before, ids = (None, None) if choice.kind == "begin" else self._reservoir.take(self._share.part(rows))
+        if ids is None or choice.kind == "switch":
+            ids = self._pool.draw_captions(self._shape[0], generator, self._caption_weights, self._share)
         torch._foreach_copy_(self._painted_with, list(self._student.dit.parameters()))
-        recorder, text = StepRecorder(self._painter, chosen, len(self._levels)), self._student.text(ids)
-        stream = self._stream(recorder, text, count, generator, before)
-        self._keep(rows[: self._renewed] if kind == "begin" and begun else rows, stream, ids)
-        learnt = self._chunks * frames
-        shown = learnt if before is None else learnt + before.shape[1]
-        past = stream[:, -shown:].float()
-        return Rollout(
-            kind=kind,
-            text=text,
-            past=past,
-            starts=torch.cat(recorder.starts[-self._chunks :], dim=1).float(),
-            level_BF=torch.full((batch, learnt), self._levels[chosen], device=device),
-            made=self._made[kind],
-            pictures=past[:, -learnt:],
-            judged=(self._wholes if as_whole else self._made)[kind],
-            guidance=self._guidance[kind],
-        )
+        recorder, text = StepRecorder(self._painter, choice.step, len(self._levels)), self._student.text(ids)
+        stream = self._stream(recorder, text, choice.chunks, generator, before)
+        self._keep(rows[: self._renewed] if choice.kind == "begin" and begun else rows, stream, ids)
+        return self._views.rollout(choice, text, stream, recorder.starts, self._levels[choice.step], before)
 
     def _keep(self, rows: Tensor, stream: Tensor, ids: Tensor) -> None:
         """Everybody's streams, or as many as there are rows for, on every rank: whoever draws one goes on with it."""
@@ -164,26 +147,56 @@ def choose_rollout(lot: Sequence[float], options: SelfForcingOptions, steps: int
     return RolloutChoice(kind, shortest + int(lot[1] * (longest - shortest + 1)), int(lot[2] * steps), as_whole)
 
 
-def stream_views(
-    config: DiTConfig, size: tuple[int, int], device: torch.device, options: SelfForcingOptions
-) -> tuple[dict[Kind, StreamView], dict[Kind, StreamView]]:
+class StreamViews:
     """How the student makes the last window of each kind, which is how it is judged chunk by chunk; and windows as a whole.
 
     A stream's first latent frame stands for a single picture, which none does in the windows that Brook's teacher has learnt as
     a whole, and the first of every window does for a teacher that knows nothing else.
     """
-    frames_per_chunk, window = options.frames_per_chunk, options.window
 
-    def view(layout: Layout, alike: int, unjudged: int = 0) -> StreamView:
-        return StreamView(ChunkedSequence(layout, config, size, device), alike, unjudged)
+    def __init__(self, config: DiTConfig, size: tuple[int, int], device: torch.device, options: SelfForcingOptions) -> None:
+        frames_per_chunk, self._window = options.frames_per_chunk, options.window
 
-    chunks = window // frames_per_chunk
-    fresh = view(teacher_forced(range(chunks), frames_per_chunk, window), frames_per_chunk)
-    later = view(teacher_forced(range(chunks - 1, 2 * chunks - 1), frames_per_chunk, window), frames_per_chunk)
-    made: dict[Kind, StreamView] = {"begin": fresh, "go on": later, "switch": later}
-    begun, later_on = (0, 1) if options.judges == "whole" else (1, 0)
-    first, whole = view(together(window), window, begun), view(together(window), window, later_on)
-    return made, {"begin": first, "go on": whole, "switch": whole}
+        def view(layout: Layout, alike: int, unjudged: int = 0) -> StreamView:
+            return StreamView(ChunkedSequence(layout, config, size, device), alike, unjudged)
+
+        chunks = self._chunks = self._window // frames_per_chunk
+        fresh = view(teacher_forced(range(chunks), frames_per_chunk, self._window), frames_per_chunk)
+        later = view(teacher_forced(range(chunks - 1, 2 * chunks - 1), frames_per_chunk, self._window), frames_per_chunk)
+        self.made: dict[Kind, StreamView] = {"begin": fresh, "go on": later, "switch": later}
+        begun, later_on = (0, 1) if options.judges == "whole" else (1, 0)
+        first, whole = (view(together(self._window), self._window, unjudged) for unjudged in (begun, later_on))
+        self.wholes: dict[Kind, StreamView] = {"begin": first, "go on": whole, "switch": whole}
+        lasting = options.guidance if options.lasting_guidance is None else options.lasting_guidance
+        self._guidance: dict[Kind, float] = {"begin": options.guidance, "go on": lasting, "switch": options.guidance}
+
+    def all(self) -> list[StreamView]:
+        """In an order that all processes have."""
+        return [*self.made.values(), *self.wholes.values()]
+
+    def rollout(
+        self,
+        choice: RolloutChoice,
+        text: Tensor,
+        stream: Tensor,
+        starts: list[Tensor],
+        level: float,
+        before: Tensor | None,
+    ) -> Rollout:
+        """What is learnt from a stream that was painted after `before`, which it begins with: its last window."""
+        kind, window = choice.kind, self._window
+        past = stream[:, -(window + (0 if before is None else before.shape[1])) :].float()
+        return Rollout(
+            kind=kind,
+            text=text,
+            past=past,
+            starts=torch.cat(starts[-self._chunks :], dim=1).float(),
+            level_BF=torch.full((len(past), window), level, device=past.device),
+            made=self.made[kind],
+            pictures=past[:, -window:],
+            judged=(self.wholes if choice.as_whole else self.made)[kind],
+            guidance=self._guidance[kind],
+        )
 
 
 class StepRecorder:

@@ -10,7 +10,9 @@ from rich.console import Console
 
 from millstream.commands.log_lines import LogLines
 from millstream.commands.progress import ChunkProgress, counting_bar
+from millstream.commands.train.stage_progress import StageProgress
 from millstream.core.trace import ChunkTiming
+from millstream.trainer.loop import StepReport
 
 
 def steps_logged(seconds_a_step: float, *, steps: int, is_terminal: bool = False) -> list[str]:
@@ -28,6 +30,15 @@ def steps_logged(seconds_a_step: float, *, steps: int, is_terminal: bool = False
 def test_a_log_has_the_first_step_the_last_and_one_now_and_then() -> None:
     said = [line.split(":")[0] for line in steps_logged(10.0, steps=9)]
     assert said == ["step 1 of 9", "step 4 of 9", "step 7 of 9", "step 9 of 9"]
+
+
+def test_every_stage_has_its_first_step_in_the_log() -> None:
+    file = io.StringIO()
+    with StageProgress(Console(file=file, width=80)) as progress:
+        for stage in ("vae", "teacher"):
+            for step in range(3):
+                progress.add(stage, StepReport(step=step, total=9, losses={"flow": 0.25}, lr=0.1, seconds=step))
+    assert file.getvalue().splitlines() == ["step 1 of 9: vae  flow 0.2500", "step 1 of 9: teacher  flow 0.2500"]
 
 
 def test_a_line_is_one_line_however_narrow_the_console_is() -> None:

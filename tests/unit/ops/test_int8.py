@@ -56,9 +56,7 @@ def test_a_linear_layer_is_the_product_of_what_the_bytes_stand_for() -> None:
     assert torch.allclose(Int8Linear(plain, OVER)(x), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["", "avx2"])
-def test_an_mlp_rounds_its_hidden_numbers_to_bytes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLSTREAM_CPU", kind)
+def test_an_mlp_rounds_its_hidden_numbers_to_bytes() -> None:
     torch.manual_seed(0)
     up, down, x, between = nn.Linear(32, 48), nn.Linear(48, 16), torch.randn(5, 32), Range(-0.2, 2.0)
     seen = from_bytes(to_bytes(x, OVER), OVER)
@@ -67,6 +65,20 @@ def test_an_mlp_rounds_its_hidden_numbers_to_bytes(kind: str, monkeypatch: pytes
     found = Int8MLP(Int8Linear(up, OVER), Int8Linear(down, between))(x)
     step = between.scale * restored(down.weight).abs().sum(1).max()
     assert (found - expected).abs().max() <= step
+
+
+@pytest.mark.parametrize(("kind", "by"), [("avx2", "none"), ("vnni", "tanh")])
+def test_gelu_is_by_erf_on_avx2_alone(kind: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a range so narrow that its bytes tell one from the other."""
+    monkeypatch.setenv("MILLSTREAM_CPU", kind)
+    plain, x, narrow = nn.Linear(1, 1), torch.linspace(-3, -1.5, 200)[:, None], Range(-0.1, 0.0)
+    nn.init.ones_(plain.weight)
+    nn.init.zeros_(plain.bias)
+    seen = from_bytes(to_bytes(x, OVER), OVER) * restored(plain.weight)
+    found = Int8Linear(plain, OVER).gelu_bytes(x, narrow).int()
+    apart = {which: (found - to_bytes(F.gelu(seen, approximate=which), narrow).int()).abs() for which in ("none", "tanh")}
+    assert apart[by].max() == 0
+    assert max(each.max() for each in apart.values()) > 0
 
 
 def test_gelu_by_erf_and_by_tanh_are_as_near_as_is_said() -> None:

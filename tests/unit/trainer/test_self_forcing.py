@@ -75,7 +75,7 @@ def test_a_stream_that_goes_on_is_judged_without_its_past() -> None:
     stream, noisy, level = torch.randn(2, 9, 2, 4, 4), torch.randn(2, 6, 2, 4, 4), torch.full((2, 6), 500.0)
     cross = method._matching._critic.read_prompt(torch.randn(2, 5, 16))
     for kind, forgets in (("go on", True), ("switch", False)):
-        view = (method._wholes if kind == "go on" else method._made)[kind]
+        view = (method._views.wholes if kind == "go on" else method._views.made)[kind]
         one, other = (view.flows(method._matching._critic, past, noisy, level, cross) for past in (stream, stream + 1.0))
         assert torch.equal(one, other) == forgets
 
@@ -83,7 +83,7 @@ def test_a_stream_that_goes_on_is_judged_without_its_past() -> None:
 def test_a_share_of_the_beginnings_is_judged_as_a_whole() -> None:
     method = self_forcing(begun=1.0, whole=0.5)
     judged = [method._roll(torch.Generator().manual_seed(seed)).judged for seed in range(12)]
-    wholes = sum(view is method._wholes["begin"] for view in judged)
+    wholes = sum(view is method._views.wholes["begin"] for view in judged)
     assert 0 < wholes < 12
     levels = [method._matching.noised(torch.zeros(2, 6, 2, 4, 4), view, torch.Generator().manual_seed(0))[2] for view in judged]
     assert sum(len(set(level[0].tolist())) == 1 for level in levels) == wholes, "a whole has one noise level"
