@@ -121,7 +121,7 @@ def prepare(
             source=source,
             out=out,
             model=model,
-            weights=tuple(weights or ("bundled",)),
+            weights=tuple(weights or ()),
             sizes=sizes,
             latent_frames=frames,
             clips=clips,
@@ -221,7 +221,7 @@ def decoder(
 
 @train.command()
 def ranges(
-    weights: Annotated[str, typer.Option("--weights", "-w", help="The model: bundled, or a file.")] = "bundled",
+    weights: Annotated[str, typer.Option("--weights", "-w", help="The file of a Brook of your own.")],
     count: Annotated[int, typer.Option(help="Streams to watch.")] = 64,
     device: Device = "auto",
 ) -> None:

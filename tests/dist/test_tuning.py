@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from millstream.commands.train.run_folder import writing_to
 from millstream.trainer.loop import StepReport
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.trainer.tuning.recipe import LoRAPlan
@@ -66,6 +68,22 @@ def tune(rank: int, folder: Path, changed: dict[str, Any]) -> Tuned:
     run = TuningRun(asked, SPEC, ClipSet(folder / "clips"), folder, torch.device("cpu"))
     run.train(said.append, lambda: False)
     return Tuned([report.losses["flow"] for report in said], run.learnt())
+
+
+def saved_by_then(rank: int, folder: Path) -> list[str]:
+    """Checkpoints that are there after the step that follows a save which all ranks have ended, and before the next."""
+    asked = recipe(steps=4, checkpoint_every=2, parallel={"dp": 2})
+    run = TuningRun(asked, SPEC, ClipSet(folder / "clips"), folder, torch.device("cpu"))
+    found = list[str]()
+
+    def look(said: StepReport) -> None:
+        if said.step == 2 and run.checkpoints._writing is not None:
+            run.checkpoints._writing[1].result()
+        if said.step == 3:
+            found.extend(path.name for path in run.checkpoints.all())
+
+    run.train(look, lambda: False)
+    return found
 
 
 def tuned(folder: Path, name: str, changed: dict[str, Any]) -> Tuned:
@@ -115,6 +133,11 @@ def test_compiled_blocks_learn_the_same(folder: Path, name: str) -> None:
         folder, f"compiled {name}", {"compile": "aot_eager", "recompute": "selective", "parallel": COMPILED_PLANS[name]}
     )
     assert_same(found, alone(folder, None))
+
+
+def test_a_checkpoint_that_all_ranks_have_written_appears_without_waiting_for_the_next(tmp_path: Path) -> None:
+    small_dataset(tmp_path / "clips")
+    assert run_on_kept_ranks(saved_by_then, 2, tmp_path)[0] == ["step-00000002"]
 
 
 @pytest.fixture(scope="module")
@@ -243,16 +266,48 @@ def test_sigterm_saves_and_the_same_command_goes_on(folder: Path) -> None:
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         said, _ = process.communicate(timeout=120)
-        assert process.returncode == 0, said
+        assert process.returncode == 130, said
     assert "stopping when this step is done and saved" in said
     assert f"stopped and saved in {path.with_suffix('')}; the same command goes on" in said
     assert "step 1 of 100: flow" in said, "a log says how far it is"
     (checkpoint,) = saved.glob("step-*")
     assert 0 < int(checkpoint.name[5:]) < 100
+    with curve.open("a") as lines:
+        lines.write('{"step": 98, "tokens": 7}\n{"step": 9')  # as a run that was killed leaves them
     finished(path, 1)
-    steps = [json.loads(line)["step"] for line in curve.read_text().splitlines()]
-    assert steps == sorted(steps)
+    told = [json.loads(line) for line in curve.read_text().splitlines()]
+    steps = [each["step"] for each in told]
+    assert steps == sorted(set(steps))
     assert steps[-1] == 99
+    assert told[-1]["tokens"] == 100 * told[0]["tokens"], "of all processes that it took"
+
+
+def test_a_run_goes_on_with_another_plan_and_on_the_same_clips_alone(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "clips", tmp_path / "clips")
+    path = write_recipe(tmp_path, ranks=1)
+    finished(path, 1)
+    whole, run = last_loss(path), path.with_suffix("")
+    for each in ("step-00000006", "step-00000004"):
+        shutil.rmtree(run / "checkpoints" / each)
+    path.write_text(path.read_text().replace("dp = 1", "dp = 2 # another plan").replace("replicas", "fsdp"))
+    finished(path, 2)
+    assert last_loss(path) == pytest.approx(whole, rel=1e-5)
+    written = path.read_text().replace("dp = 2", "dp = 1").replace("fsdp", "replicas")
+    path.write_text(written.replace("steps = 6", "steps = 7"))
+    code, _, said = millstream("train", path, "--device", "cpu")
+    assert (code, "steps was 6 and is 7" in said.replace("\n", " ")) == (2, True), said
+    path.write_text(written)
+    shutil.rmtree(tmp_path / "clips")
+    small_dataset(tmp_path / "clips", 3)
+    code, _, said = millstream("train", path, "--device", "cpu")
+    assert (code, "was begun on other clips" in said.replace("\n", " ")) == (2, True), said
+
+
+def test_two_runs_do_not_write_to_one_folder(folder: Path) -> None:
+    path = write_recipe(folder, ranks=1, steps=3)
+    with writing_to(path.with_suffix("")):
+        code, _, said = millstream("train", path, "--device", "cpu")
+    assert (code, "another run writes to" in said.replace("\n", " ")) == (2, True), said
 
 
 def test_too_few_ranks_are_told_how_many_it_takes(folder: Path) -> None:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from millstream.commands.paths import find_weights
 from millstream.commands.progress import counting_bar
 from millstream.commands.train.captions import CaptionedVideo, find_videos
 from millstream.commands.train.run_folder import writing_to
@@ -69,7 +70,7 @@ class PrepareRequest:
     source: Path
     out: Path
     model: str = "brook"
-    weights: tuple[str, ...] = ("bundled",)
+    weights: tuple[str, ...] = ()
     sizes: str = ""
     """`480x832,640x640` or `auto`; the model's own by default."""
     latent_frames: int = 9
@@ -132,7 +133,8 @@ def prepare(request: PrepareRequest) -> Prepared | None:
     sizes = parse_sizes(request.sizes, own) if request.sizes else (own,)
     videos = find_videos(request.source)
     device = choose_device(request.device)
-    model = load_model(spec, request.weights, device=device, dtype=working_dtype(device), with_dit=False)
+    weights = find_weights(spec.name, request.weights)
+    model = load_model(spec, weights, device=device, dtype=working_dtype(device), with_dit=False)
     card = DatasetCard(
         model=spec.name,
         fingerprint=fingerprint_of({part: model.records(part) for part in ("vae", "text")}),
@@ -149,16 +151,16 @@ def prepare(request: PrepareRequest) -> Prepared | None:
     )
     part, parts = request.part
     mine = [number for number in range(card.shards) if number % parts == part - 1]
-    with writing_to(request.out):
+    with writing_to(request.out, with_others=True):
         write_card(request.out, card, model.text.encode("")[0])
         _make_shards(
             request.out, {number: videos[number * VIDEOS_PER_SHARD :][:VIDEOS_PER_SHARD] for number in mine}, model, card
         )
     if any(not shard_path(request.out, number).exists() for number in range(card.shards)):
         return None
-    clips = ClipSet(request.out)
-    with writing_to(request.out):
+    with writing_to(request.out, with_others=True):
         skipped = _write_skipped(request.out, card)
+        clips = ClipSet(request.out)
         with Staging(request.out) as staging:
             staging.path(SHEET).write_bytes(png(_sheet(clips, model)))
     unknown = dict.fromkeys(word for clip in clips.clips for word in model.text.embedder.unknown(clip.caption))
@@ -170,11 +172,27 @@ def _make_shards(out: Path, shards: Mapping[int, Sequence[CaptionedVideo]], mode
     with counting_bar("video", sum(map(len, shards.values()))) as tick, ThreadPoolExecutor(1) as decoder:
         for number, videos in shards.items():
             path = shard_path(out, number)
-            if not path.exists():
+            if not path.exists() or not _is_of(path, videos):
                 write_shard(path, *_encoded(_ahead(_found_in(videos, card), decoder), model, tick))
             else:
                 for _ in videos:
                     tick()
+
+
+def _is_of(shard: Path, videos: Sequence[CaptionedVideo]) -> bool:
+    """Whether it was made of these videos, as they are captioned; one that was left out may have been mended since."""
+    contents, made_s = read_contents(shard), shard.stat().st_mtime
+    captions = {clip.video: clip.caption for clip in contents.clips}
+    left_out = {each.video for each in contents.skipped}
+    there = {str(video.path): video for video in videos}
+    if not captions.keys() | left_out <= there.keys():
+        return False
+    is_captioned = all(there[name].caption == caption for name, caption in captions.items())
+    return is_captioned and not any(_changed_s(there[name]) > made_s for name in left_out)
+
+
+def _changed_s(video: CaptionedVideo) -> float:
+    return video.path.stat().st_mtime if video.path.exists() else 0.0
 
 
 def _encoded(

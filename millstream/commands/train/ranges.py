@@ -16,6 +16,8 @@ def run_train_ranges(weights: str, *, count: int, device: str) -> Path:
     """The file that was written."""
     if count < 1:
         raise ConfigError(f"--count must be 1 or more, got {count}")
+    if weights == "bundled":
+        raise ConfigError("the bundled model comes with its ranges; name the file of yours: --weights FILE")
     engine = Engine("brook", weights=weights, device=device, dtype="float32")
     with counting_bar("ranges", range_ticks(count, engine.device)) as tick:
         ranges = measure_ranges(engine.model, count, config=engine.stream_config(), tick=tick)

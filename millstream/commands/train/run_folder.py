@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from safetensors import SafetensorError
 
@@ -19,29 +21,67 @@ from millstream.parallel.training.checkpoint import GO_ON
 from millstream.trainer.interrupt import Stopped
 
 RECIPE, RUN = "recipe.toml", "run.json"
+MAY_CHANGE = {"parallel", "checkpoint_every", "keep", "samples", "sample_prompts", "wandb"}
+"""Of a recipe while a run goes on."""
 
 
 @contextmanager
-def writing_to(folder: Path) -> Iterator[None]:
-    """Makes the folder. A disk that is full or cannot be written to, and whoever asks it to stop, ends the run in one line
-    that says what is kept."""
+def writing_to(folder: Path, *, with_others: bool = False) -> Iterator[None]:
+    """Makes the folder, and has it for this run alone unless others are to write there too. A disk that is full or cannot be
+    written to, and whoever asks it to stop, ends the run in one line that says what is kept."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        yield
+        with nullcontext() if with_others or not _is_first() else _alone_in(folder):
+            yield
     except (OSError, SafetensorError) as error:
         raise NotKept(f"the run in {folder} has ended: {error}; {GO_ON}") from None
     except Stopped:
-        if _is_first():
-            say_stopped(folder)
+        said = f"stopped and saved in {folder}; the same command goes on"
+        if "RANK" not in os.environ:
+            raise KeyboardInterrupt(said) from None
+        if _is_first():  # of ranks that end otherwise torchrun makes new ones
+            Console(stderr=True).print(said, soft_wrap=True, highlight=False)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"stopped at once; the same command goes on from what is saved in {folder}") from None
 
 
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        raise ConfigError(f"another run writes to {folder}; wait for its end, or choose another --out") from None
+    except OSError:  # a disk that knows no locks
+        pass
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
 def refuse_other_recipe(folder: Path, path: Path) -> None:
-    """A run goes on with the recipe that it began with."""
+    """A run learns by the recipe that it began with; how ranks share it, and what is shown and kept, may change."""
     kept = folder / RECIPE
-    if kept.exists() and kept.read_bytes() != path.read_bytes():
-        raise ConfigError(f"{folder} holds a run of another recipe; choose another --out, or remove it to begin anew")
+    if not kept.exists():
+        return
+    before, now = (dict(_settings(msgspec.toml.decode(each.read_bytes()))) for each in (kept, path))
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name) and name.partition(".")[0] not in MAY_CHANGE:
+            was, is_now = (repr(each[name]) if name in each else "not said" for each in (before, now))
+            raise ConfigError(
+                f"{folder} holds a run of another recipe: {name} was {was} and is {is_now}; put it back to go on, or choose "
+                "another --out"
+            )
+
+
+def _settings(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _settings(value, f"{above}{name}.")
+        else:
+            yield above + name, value
 
 
 def keep_record(folder: Path, path: Path, record: Mapping[str, Any]) -> None:
@@ -55,10 +95,6 @@ def say_stopping() -> None:
     """For a signal's handler: written past the buffers, in which it may have been called. By the first rank alone."""
     if _is_first():
         os.write(2, b"\nstopping when this step is done and saved; ask again to stop at once, which loses it\n")
-
-
-def say_stopped(folder: Path) -> None:
-    Console(stderr=True).print(f"stopped and saved in {folder}; the same command goes on", soft_wrap=True, highlight=False)
 
 
 def _is_first() -> bool:

@@ -7,6 +7,7 @@ A run's folder can be read years later: the recipe, what it ran on, the curve, c
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -26,10 +27,10 @@ from torch.distributed.rendezvous import rendezvous
 from millstream.commands.report import describe
 from millstream.commands.train.expected_step import DEVICE, expected_step
 from millstream.commands.train.role_memory import role_memory
-from millstream.commands.train.run_folder import keep_record, refuse_other_recipe, say_stopping, writing_to
+from millstream.commands.train.run_folder import RUN, keep_record, refuse_other_recipe, say_stopping, writing_to
 from millstream.commands.train.shown import ShownRun
 from millstream.core.config import ModelSpec
-from millstream.core.errors import MeshLost
+from millstream.core.errors import ConfigError, MeshLost
 from millstream.core.presets import find_model
 from millstream.engine.device_choice import choose_device
 from millstream.parallel.collectives import GLOO, NCCL
@@ -63,6 +64,7 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
     folder = out or path.with_suffix("")
     with writing_to(folder), process_group(device) as here, Interrupt(say_stopping) as interrupt:
         refuse_other_recipe(folder, path)
+        _refuse_other_clips(folder, clips, recipe)
         run = TuningRun(recipe, spec, clips, folder, here, deepspeed=config)
         if run.is_first:
             keep_record(folder, path, _record(run, clips))
@@ -107,10 +109,25 @@ def process_group(device: str) -> Iterator[torch.device]:
 _PEER_IS_LOST = re.compile(r"gloo.*(connection|timed out)|connection (reset|closed|refused)|NCCL", re.IGNORECASE)
 
 
+def _refuse_other_clips(folder: Path, clips: ClipSet, recipe: TuningRecipe) -> None:
+    if (folder / RUN).exists():
+        begun = json.loads((folder / RUN).read_text())["configuration"]
+        if begun.get("clips_digest", clips.digest) != clips.digest:
+            raise ConfigError(
+                f"{folder} was begun on other clips than {recipe.data} holds; put them back, or choose another --out"
+            )
+
+
 def _record(run: TuningRun, clips: ClipSet) -> dict[str, Any]:
     roles = {role: asdict(run.recipe.plan_of(role)) for role in run.recipe.roles}
     said = {"method": run.recipe.method, "placement": run.recipe.placement, "roles": roles}
-    asked = {**said, "parallel": asdict(run.recipe.plan), "dataset": msgspec.to_builtins(clips.card), "clips": len(clips)}
+    asked = {
+        **said,
+        "parallel": asdict(run.recipe.plan),
+        "dataset": msgspec.to_builtins(clips.card),
+        "clips": len(clips),
+        "clips_digest": clips.digest,
+    }
     return describe("train", asked, {"learning": run.learning})
 
 

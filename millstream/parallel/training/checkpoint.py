@@ -91,6 +91,13 @@ class Checkpoints:
         else:
             self._writing = path, writing
 
+    def look(self) -> None:
+        """What is whole by now appears. The first rank knows: its part ends when all have written theirs."""
+        if self._is_first and self._writing is not None:
+            path, written = self._writing
+            if written.done() and written.exception() is None:
+                self._appear(path)
+
     def finish(self) -> None:
         """Wait for what is being written; the ranks then agree that it is there."""
         if self._writing is not None:
@@ -165,7 +172,7 @@ class Checkpoints:
         return found
 
     def _appear(self, path: Path) -> None:
-        if self._is_first:
+        if self._is_first and _partial(path).exists():
             shutil.rmtree(path, ignore_errors=True)
             _partial(path).rename(path)
             for old in sorted(_all_of(self.folder))[: -self._keep]:

@@ -47,9 +47,9 @@ class JudgeTraining:
     """Clips of scenes it has not learnt from, to say how good it is."""
 
     def __post_init__(self) -> None:
-        if self.architecture not in ARCHITECTURES or self.size < 8:
+        if self.architecture not in ARCHITECTURES or self.size < 16 or self.size % 16:
             raise ConfigError(
-                f"an architecture is one of {', '.join(ARCHITECTURES)} and a size 8 or more, "
+                f"an architecture is one of {', '.join(ARCHITECTURES)} and a size a multiple of 16, "
                 f"got {self.architecture!r} and {self.size}"
             )
         if min(self.clips, self.steps, self.batch, self.examined) < 1:

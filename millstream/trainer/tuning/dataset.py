@@ -11,6 +11,7 @@ Shapes: N clips of a shard, F latent frames, C latent channels, Y and X latent r
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -179,6 +180,11 @@ class ClipSet:
 
     def __len__(self) -> int:
         return len(self.clips)
+
+    @property
+    def digest(self) -> str:
+        """Of what its clips are and say, in their order."""
+        return hashlib.blake2b(msgspec.json.encode(self.clips), digest_size=16).hexdigest()
 
     @property
     def latent_size(self) -> tuple[int, int]:

@@ -132,6 +132,7 @@ class TuningRun:
         newest, begun, said = self._newest(), time.perf_counter(), None
         step = self.checkpoints.load(newest) if newest is not None else 0
         log_every = min(LOG_EVERY, max(1, self.recipe.steps // POINTS))
+        self._keep_curve(step)
         if step == 0:
             begun += self._show(step, show)
         with (self.folder / CURVE).open("a") as curve, RowLoader(self._rows, self.device, position=step) as loader:
@@ -144,6 +145,7 @@ class TuningRun:
                     loader.seek(step)
                     continue
                 step += 1
+                self.checkpoints.look()
                 self._look_for_stragglers(step)
                 is_whole = all(each.taken for each in learnt.values())
                 if self.is_first and (step % log_every == 0 or step in (1, self.recipe.steps) or not is_whole):
@@ -165,6 +167,16 @@ class TuningRun:
     def learnt(self) -> dict[str, Tensor]:
         """What has been learnt, on every rank: averaged if the recipe averages."""
         return self.learner.weights(AVERAGE if self.recipe.ema else WEIGHT)
+
+    def _keep_curve(self, step: int) -> None:
+        """Of a curve what was learnt in so many steps: those after them are made again."""
+        path = self.folder / CURVE
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] < step]
+        self._tokens = json.loads(kept[-1])["tokens"] if kept else 0
+        if self.is_first and kept != lines:
+            with Staging(self.folder) as staging:
+                staging.path(CURVE).write_text("".join(kept))
 
     def _show(self, step: int, show: ShowStreams) -> float:
         """The seconds it took, which are none of training's."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from safetensors import SafetensorError
 
 from millstream.commands.train import prepare as module
 from millstream.commands.train.prepare import SHEET, SKIPPED, PrepareRequest, run_prepare
-from millstream.core.errors import ConfigError, NotKept
+from millstream.core.errors import ConfigError, NotKept, WeightsError
 from millstream.trainer.tuning.dataset import ClipSet, shard_path
 from millstream.video.writer import VideoWriter
 
@@ -177,3 +179,23 @@ def test_nothing_is_taken_of_a_video_that_breaks_off(videos: Path) -> None:
     clips = prepared(videos, clips=9)
     assert "broken" not in {Path(clip.video).stem for clip in clips.clips}
     assert re.search(r"broken.mp4: .* only the first \d\d frames can be read", (videos.parent / "clips" / SKIPPED).read_text())
+
+
+def test_a_video_that_was_mended_and_a_caption_that_was_changed_are_read_again(videos: Path) -> None:
+    assert len(prepared(videos)) == 3
+    shutil.copy(videos / "a.mp4", videos / "damaged.mp4")
+    os.utime(videos / "damaged.mp4", (time.time() + 10,) * 2)
+    assert len(prepared(videos)) == 4
+    (videos / "b.txt").write_text("a green boat, b")
+    assert "a green boat, b" in {clip.caption for clip in prepared(videos).clips}
+
+
+def test_where_nothing_is_left_the_list_says_why(videos: Path) -> None:
+    with pytest.raises(ConfigError, match=r"skipped\.txt in it says why"):
+        prepared(videos, least_motion=2000.0)
+    assert "a.mp4" in (videos.parent / "clips" / SKIPPED).read_text()
+
+
+def test_a_model_that_comes_without_weights_asks_for_them(videos: Path) -> None:
+    with pytest.raises(WeightsError, match=r"no weights for wan-tiny: give --weights"):
+        prepared(videos, model="wan-tiny")

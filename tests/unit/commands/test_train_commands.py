@@ -146,7 +146,7 @@ def test_asked_to_stop_a_run_says_what_is_saved(
 ) -> None:
     monkeypatch.setattr(StageProgress, "add", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     code, said, log = millstream("train", *command, "--device", "cpu", "--out", tmp_path)
-    assert (code, said) == (0, "")
+    assert (code, said) == (130, "")
     assert f"stopped and saved in {tmp_path}; the same command goes on" in log.splitlines()
     assert "stopping when this step is done and saved" in capfd.readouterr().err
     assert list(tmp_path.glob("*.pt"))

@@ -122,7 +122,7 @@ def test_a_run_that_is_stopped_says_that_it_is_saved(tmp_path: Path, monkeypatch
     path.write_text(RECIPE.replace("steps = 1", "steps = 3"))
     monkeypatch.setattr(Interrupt, "__init__", lambda self, on_asked: setattr(self, "asked", True))
     code, said = tune(path)
-    assert (code, "the same command goes on" in said) == (0, True), said
+    assert (code, "the same command goes on" in said) == (130, True), said
 
 
 def test_the_page_shows_reward_and_judge_side_by_side(tmp_path: Path) -> None:
