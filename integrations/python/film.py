@@ -57,13 +57,28 @@ def save(frames: list[np.ndarray], fps: float, out: Path) -> None:
     first.save(out, save_all=True, append_images=others, duration=round(1000 / fps), loop=0)
 
 
+def at_least_one(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {number}")
+    return number
+
+
+def picture_file(text: str) -> Path:
+    path = Path(text)
+    if path.suffix.lower() not in (".webp", ".gif", ".png"):
+        raise argparse.ArgumentTypeError(f"{path} must end in .webp, .gif or .png")
+    if not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{path.parent} is not a folder")
+    return path
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("prompts", nargs="+")
     parser.add_argument("--url", default=os.environ.get("MILLSTREAM_URL", "http://127.0.0.1:8000"))
-    parser.add_argument("--chunks", type=int, default=4, help="of each prompt; a chunk is a second, or about that")
+    parser.add_argument("--chunks", type=at_least_one, default=4, help="of each prompt; a chunk is a second, or about that")
     parser.add_argument("--video", type=Path, help="a GIF or animated WebP to restyle by the first prompt")
-    parser.add_argument("--out", type=Path, default=Path("film.webp"))
+    parser.add_argument("--out", type=picture_file, default=Path("film.webp"))
     options = parser.parse_args()
     try:
         with connect(options.url, key=os.environ.get("MILLSTREAM_API_KEY")) as client:
@@ -74,6 +89,8 @@ def main() -> None:
             fps = client.hello.defaults.fps  # the model's own, however fast this server is
     except ClientError as error:
         sys.exit(str(error))
+    except OSError as error:
+        sys.exit(f"{options.video} cannot be read as a GIF or animated WebP: {error}")
     if not frames:
         sys.exit(f"{options.video} is shorter than a chunk of the stream")
     save(frames, fps, options.out)

@@ -16,6 +16,7 @@ from millstream.client.async_client import AsyncClient, connect_async
 from millstream.client.chunk import ClientChunk, StillFormat
 from millstream.core.client_messages import Ask
 from millstream.core.controls import AnyControl, Receipt, SetPrompt, Switch
+from millstream.core.errors import ClientError
 from millstream.core.server_messages import (
     BranchKept,
     EndedMessage,
@@ -159,6 +160,9 @@ def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def _wait(loop: asyncio.AbstractEventLoop, asked: Coroutine[Any, Any, Result]) -> Result:
+    if loop.is_closed():
+        asked.close()
+        raise ClientError("the client is closed: use it within its `with` block")
     future = asyncio.run_coroutine_threadsafe(asked, loop)
     with undone_by(future.cancel):  # where Ctrl-C ends the wait; one that failed by itself is done
         return future.result()

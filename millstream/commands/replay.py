@@ -48,6 +48,8 @@ def run_replay(
     if not check and out is None:
         raise JournalError("nothing to do: give --check to compare, --out FILE to write the video again, or both")
     journal = read_path(path)
+    if check and not journal.chunks:
+        raise JournalError(f"{path} has no complete chunk, so there is nothing to compare; was it cut short?")
     header = journal.header
     torch.set_num_threads(header.threads)
     config = EngineConfig(

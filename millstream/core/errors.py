@@ -93,7 +93,7 @@ class ProtocolBroken(MillstreamError):
 
 
 class ClientError(MillstreamError):
-    """What a server refused or ended, in its own line, or that it cannot be reached. All that `millstream.client` raises."""
+    """What a server refused or ended, in its own line, or that it cannot be reached."""
 
     def __init__(self, message: str, *, code: str = "", offer: dict[str, Any] | None = None) -> None:
         """`code` is of docs/protocol.md, empty where no server said it; `offer`, what it would accept instead."""

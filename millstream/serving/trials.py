@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from millstream.core.config import StreamConfig, pixel_frames
 from millstream.engine.engine import Engine
@@ -37,6 +38,22 @@ CUT_AFTER = 2.0
 """Times the longest chunk that is let in: one that takes longer is cut off."""
 
 
+@contextmanager
+def _said_if_slow(config: StreamConfig, limit_s: float) -> Iterator[None]:
+    """While nobody has a picture: who serves may have asked for more than the device can do."""
+    said = (
+        f"still warming up after {limit_s:g} s, and nobody has a picture before that ends; if it goes on, serve a smaller "
+        f"--size than {config.height}x{config.width}, or fewer --steps"
+    )
+    timer = threading.Timer(limit_s, log.warning, [said])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 class Trials:
     def __init__(
         self, engine: Engine, admission: Admission, shared: BatchTimes, session_bytes: Callable[[StreamConfig], int]
@@ -47,7 +64,8 @@ class Trials:
     def warm_up(self, configs: Sequence[StreamConfig]) -> None:
         """What is served by default is never too long; what takes much longer is cut off from now on."""
         for config in configs:
-            self._measure(config)
+            with _said_if_slow(config, self._admission.config.longest_chunk_s):
+                self._measure(config)
             people = self._expected(config)
             self._prepare(config, people)
             self._measure_shared(config, people)

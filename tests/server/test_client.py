@@ -187,8 +187,12 @@ def test_a_saved_session_is_restored_and_goes_on_to_the_same_bits(server: Servin
 def test_a_key_is_brought_and_without_it_the_servers_line_is_told(locked: Serving) -> None:
     with pytest.raises(ClientError, match="a key is needed"), connect(locked.url()):
         pass
+    with pytest.raises(ClientError, match="the key is wrong"), connect(locked.url(), key="another"):
+        pass
     with connect(locked.url(), key=KEY) as client:
         assert client.hello.model == "wan-tiny"
+    with pytest.raises(ClientError, match="the client is closed"):
+        client.stop()
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "", "ftp://127.0.0.1", "http://", "http://127.0.0.1:port", "http://[::1"])

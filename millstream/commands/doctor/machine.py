@@ -13,6 +13,8 @@ from millstream.core.config import GIB
 
 KEPT_BYTES = 12 * GIB
 """What recordings, journals and snapshots may grow to before the oldest go (`server/sessions/file_store.py`: 4 GiB of each)."""
+LEAST_BYTES = 2**20
+"""Without which nothing can be begun there."""
 OPEN_FILES = 1024
 """A connection is one, and a server takes up to 576 (`server/transport/sockets.py`), besides its files, pipes and libraries."""
 
@@ -42,9 +44,10 @@ def can_be_made(path: Path) -> bool:
 
 def check_disk(data: Path, *, free_bytes: int, writable: bool) -> DoctorFinding:
     found = f"{data}, {free_bytes / GIB:.1f} GiB free"
-    if not writable:
-        fix = "make it writable, or serve with another --data"
-        return DoctorFinding(area="serving", name="disk", found=f"{data} cannot be written", ok=False, needed=True, fix=fix)
+    if not writable or free_bytes < LEAST_BYTES:
+        found, first = (f"{data} is full", "free some space") if writable else (f"{data} cannot be written", "make it writable")
+        fix = f"{first}, or serve with another --data"
+        return DoctorFinding(area="serving", name="disk", found=found, ok=False, needed=True, fix=fix)
     ok = free_bytes >= KEPT_BYTES
     fix = "" if ok else f"recordings and snapshots may need {KEPT_BYTES / GIB:.0f} GiB; streams go on without"
     return DoctorFinding(area="serving", name="disk", found=found, ok=ok, fix=fix)

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from millstream.commands.wide_console import wide_console
 from millstream.core.errors import ConfigError
 from millstream.core.topology import Topology
 from millstream.planner.cards.weights import NATIVE
@@ -118,7 +119,7 @@ def run_compare(
         record = {"ask": ask_record(ask), "holds": found.best.holds, "refused": list(found.refused)}
         print(json.dumps({**record, "cards": [_card(answer.best) for answer in found.answers]}, indent=2))
     else:
-        _show_compared(found, Console())
+        _show_compared(found, wide_console())
     return found.best.holds
 
 
@@ -141,7 +142,7 @@ def _show_compared(found: Comparison, console: Console) -> None:
     console.print(_cheapest(found), highlight=False)
     table = Table(box=None, padding=(0, 1, 0, 0))
     for head in ("card", "devices", "topology", "FPS", "first", "memory", "$/h in all", "$/h each", "bound"):
-        table.add_column(head, no_wrap=True)
+        table.add_column(head, overflow="fold")
     for answer in found.answers:
         table.add_row(*_compared_row(answer.best))
     console.print(table)

@@ -14,6 +14,7 @@ from rich.table import Column, Table
 
 from millstream.commands.plan.run import profile_path
 from millstream.commands.profile.dumps import are_dumps, run_read_dumps
+from millstream.commands.wide_console import wide_console
 from millstream.core.errors import ConfigError
 from millstream.core.files import write_whole
 from millstream.planner.hardware import find_device
@@ -64,7 +65,7 @@ def run_profile_read(request: ReadRequest, *, html: Path | None, as_json: bool) 
     if as_json:
         print(json.dumps(reading_record(reading, lines), indent=2))
     else:
-        show(reading, lines, Console())
+        show(reading, lines, wide_console())
 
 
 def run_profile_diff(before: Path, after: Path, *, gate: float, as_json: bool) -> bool:
@@ -73,7 +74,7 @@ def run_profile_diff(before: Path, after: Path, *, gate: float, as_json: bool) -
     if as_json:
         print(json.dumps(difference_record(changes, gate), indent=2))
     else:
-        _show_changes(changes, gate, Console())
+        _show_changes(changes, gate, wide_console())
     return not any(change.is_regression(gate) for change in changes)
 
 

@@ -161,6 +161,8 @@ class Gate:
             scope[HOLDER] = Pass(key)
             return None
         client.wrong_keys.take(min(1, len(keys)))
+        if keys:
+            return 401, "the key is wrong: this server has no such key; look for a typing error, or ask who runs it for yours"
         return (
             401,
             "a key is needed: Authorization: Bearer KEY; for sockets also the subprotocol millstream.key.KEY or ?api_key=KEY",

@@ -12,6 +12,7 @@ import { readPacket } from "./packet.js";
 
 export const VERSION = 1;
 const ANSWERS = { save: "saved", fork: "forked", rewind: "rewound", keep: "kept", record: "recording", preview: "previews" };
+const PATIENCE = 8; // how often a viewer asks, in about a minute, for a stream that was here and is not
 const BACKOFF_S = [0.5, 1, 2, 4, 8, 15];
 const PING_EVERY_S = 5;
 const AT_ONCE_S = 0.05; // where others can take a session over, the first address knows at once where it is
@@ -156,8 +157,10 @@ export class Connection extends EventTarget {
       case "error":
         this.#unanswered.delete(message.control_id);
         if (!this.#live && !message.control_id) {
-          if (this.#moves && this.#wasLive && message.code !== "not_found") {
-            this.#lose(); // no place for it yet
+          const isGone = message.code === "not_found";
+          const mayReturn = isGone ? this.#opening.type === "view" && this.#losses < PATIENCE : this.#moves;
+          if (this.#wasLive && mayReturn) {
+            this.#lose(); // no place for it yet, or its owner has not come back to it yet
             break;
           }
           this.close();

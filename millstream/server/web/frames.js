@@ -52,6 +52,10 @@ export class FrameSource {
     this.#timer = timer;
   }
 
+  get isOpen() {
+    return this.#stream !== null || this.#picture !== null || this.#url !== "";
+  }
+
   get isPumping() {
     return this.#timer !== 0;
   }

@@ -119,6 +119,12 @@ function say(said) {
 }
 
 function start(prompt, instead = {}) {
+  const wrong = ["size", "fps", "seed", "window"].map($).find((field) => !field.checkValidity());
+  if (wrong) {
+    $("new-stream").open = true; // where a person can see it
+    wrong.reportValidity();
+    return;
+  }
   open({
     type: "start",
     prompt,

@@ -13,8 +13,9 @@ export class SourceChoice {
     Object.assign(this, { choice, file, shape, onChoice, onTrouble });
     this.#frames = new FrameSource(preview);
     choice.addEventListener("change", () => this.#choose());
+    choice.querySelector("[value=file]").addEventListener("click", () => this.#frames.isOpen && file.click()); // another one
     file.addEventListener("change", () => this.#open(this.#openFile, strings.noFile(file.files[0])));
-    file.addEventListener("cancel", () => this.#backToWords());
+    file.addEventListener("cancel", () => this.#frames.isOpen || this.#backToWords());
   }
 
   get takesInput() {
@@ -74,6 +75,7 @@ export class SourceChoice {
   }
 
   async #open(open, trouble = null) {
+    this.#frames.close();
     try {
       await open.call(this);
     } catch (error) {

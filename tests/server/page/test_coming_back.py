@@ -10,7 +10,7 @@ pytest.importorskip("playwright", reason="tests of the page need playwright: pip
 
 from playwright.sync_api import Page, expect
 
-from millstream.core.client_messages import Attach, Start
+from millstream.core.client_messages import Attach, Start, View
 from tests.server import browser as screen
 from tests.server.fake_stream import FakeStream
 from tests.server.page.heard import controls
@@ -188,6 +188,20 @@ def test_who_watches_is_told_of_a_pause_and_of_its_end(page: Page, server: FakeS
     page.get_by_role("button", name="Resume").click()
     expect(screen.phase(watcher)).to_have_text("watching")
     expect(watcher.get_by_role("alert")).to_be_hidden()
+    screen.wait_until_moving(watcher)
+
+
+def test_who_watches_comes_back_to_a_stream_whose_owner_comes_back_later(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    watcher = page.context.new_page()
+    watcher.goto(f"{server.url}/?view=s0")
+    expect(screen.phase(watcher)).to_have_text("watching")
+    session = server.sessions.pop("s0")
+    server.drop_connections()
+    wait_until(lambda: sum(isinstance(asked, View) for asked in server.heard) > 2, "the watcher asks and asks again")
+    server.sessions["s0"] = session
+    expect(screen.phase(watcher)).to_have_text("watching")
     screen.wait_until_moving(watcher)
 
 

@@ -196,3 +196,16 @@ def test_a_file_that_is_no_picture_is_told_in_words(page: Page, tmp_path: Path) 
     chooser.value.set_files(tmp_path / "notes.mp4")
     expect(page.get_by_role("alert")).to_contain_text("notes.mp4 is not a video or picture")
     expect(page.get_by_role("radio", name="Words")).to_be_checked()
+
+
+def test_another_file_can_be_chosen(page: Page, server: FakeStream, tmp_path: Path) -> None:
+    page.get_by_role("textbox", name="Prompt").fill("a kite")
+    for number, shade in enumerate((90, 180)):
+        path = tmp_path / f"{number}.png"
+        path.write_bytes(png(np.full((48, 96, 3), shade, np.uint8)))
+        with page.expect_file_chooser() as chooser:
+            page.get_by_role("radio", name="File").click(force=True)
+        chooser.value.set_files(path)
+        wait_until(lambda number=number: len(server.sessions) == number + 1, "it has begun")  # type: ignore[misc]
+        already = server.frames_in
+        wait_for_frames(page, server, already + 1)

@@ -13,6 +13,7 @@ from playwright.sync_api import Page, expect
 from millstream.core.client_messages import Start
 from tests.server import browser as screen
 from tests.server.fake_stream import FakeStream
+from tests.server.serving import wait_until
 
 pytestmark = screen.needs_chromium
 SLOW = "plays 9.5 frames a second, which this device keeps: a chunk takes 1.20 s"
@@ -57,3 +58,18 @@ def test_a_refusal_has_a_button_for_what_would_be_accepted(
     expect(screen.phase(page)).to_have_text("live")
     screen.wait_until_moving(page)
     assert server.takes_offer(starts(server)[-1])
+
+
+def test_what_makes_no_sense_is_said_beside_its_field_and_the_stream_goes_on(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_text("New stream", exact=True).click()
+    for label, wrong, right in (("Frame rate", "fast", "auto"), ("Frame rate", "0", "12"), ("Size", "big", "256x256")):
+        page.get_by_label(label).fill(wrong)
+        page.get_by_role("button", name="Start over").click()
+        assert page.evaluate("document.activeElement.matches(':invalid')")
+        page.get_by_label(label).fill(right)
+    expect(screen.phase(page)).to_have_text("live")
+    assert len(server.sessions) == 1
+    page.get_by_role("button", name="Start over").click()
+    wait_until(lambda: len(server.sessions) == 2, "what makes sense is asked for")

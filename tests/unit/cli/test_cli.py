@@ -129,6 +129,9 @@ def test_a_journal_cut_short_is_replayed_and_reported(tmp_path: Path) -> None:
     code, said, errors = millstream("replay", journal, "--check", "--quiet")
     assert (code, said.strip()) == (0, "identical")
     assert "cut short; 2 complete chunks" in " ".join(errors.split())
+    journal.write_text(journal.read_text().splitlines()[0] + "\n")
+    code, _, errors = millstream("replay", journal, "--check", "--quiet")
+    assert (code, "has no complete chunk, so there is nothing to compare" in " ".join(errors.split())) == (2, True)
 
 
 def test_a_video_is_restyled_at_its_own_rate_and_its_journal_replays(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_a_folder_that_cannot_be_written_is_unfit_and_a_small_one_is_said() -> N
     assert is_fit([check_disk(data, free_bytes=GIB, writable=True)])
     assert "12 GiB" in missing(check_disk(data, free_bytes=GIB, writable=True))
     assert not is_fit([check_disk(data, free_bytes=20 * GIB, writable=False)])
+    assert not is_fit([check_disk(data, free_bytes=0, writable=True)])
 
 
 def test_a_folder_that_is_not_made_yet_is_judged_by_the_one_it_would_be_made_in(tmp_path: Path) -> None:
