@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -182,9 +183,9 @@ def _make_shards(out: Path, shards: Mapping[int, Sequence[CaptionedVideo]], mode
 def _is_of(shard: Path, videos: Sequence[CaptionedVideo]) -> bool:
     """Whether it was made of these videos, as they are captioned; one that was left out may have been mended since."""
     contents, made_s = read_contents(shard), shard.stat().st_mtime
-    captions = {clip.video: clip.caption for clip in contents.clips}
-    left_out = {each.video for each in contents.skipped}
-    there = {str(video.path): video for video in videos}
+    captions = {os.path.abspath(clip.video): clip.caption for clip in contents.clips}
+    left_out = {os.path.abspath(each.video) for each in contents.skipped}
+    there = {os.path.abspath(video.path): video for video in videos}
     if not captions.keys() | left_out <= there.keys():
         return False
     is_captioned = all(there[name].caption == caption for name, caption in captions.items())

@@ -337,7 +337,7 @@ class VLLMOmni(Dialect):
     def _config(self) -> dict[str, Any]:
         live_session = self._interpreter.conversation.live_session
         assert live_session is not None, "a session went live that nobody asked for"
-        return {"model": self._hub.card.name, **live_session.told()}
+        return {"model": self._hub.card.name, **live_session.config_now()}
 
     def _error(self, said: ErrorMessage) -> VllmError:
         self._transitions.forget(said.control_id)

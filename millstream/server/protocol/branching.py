@@ -71,12 +71,12 @@ class BranchList(msgspec.Struct, frozen=True, kw_only=True):
 
 async def fork_session(server: ServerState, words: Mapping[str, str], body: ForkAsk) -> ForkInfo:
     branch, went = await branches.fork(server.hub, server.session(words), body.at_chunk)
-    return ForkInfo(session=branch.session_id, view=branch.view_id, **went.told())
+    return ForkInfo(session=branch.session_id, view=branch.view_id, **went.as_answer())
 
 
 async def rewind_session(server: ServerState, words: Mapping[str, str], body: RewindAsk) -> RewindInfo:
     went = await branches.rewind(server.hub, server.session(words), body.chunk)
-    return RewindInfo(**went.told())
+    return RewindInfo(**went.as_answer())
 
 
 async def keep_branch(server: ServerState, words: Mapping[str, str], body: None) -> KeepInfo:

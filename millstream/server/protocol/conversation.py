@@ -218,11 +218,11 @@ class Conversation:
             case Fork(at_chunk=at_chunk):
                 self._controls.spend("controls")
                 branch, went = await branches.fork(self._hub, self._own(), at_chunk)
-                self._outbox.put(Forked(session=branch.session_id, view=branch.view_id, **went.told()))
+                self._outbox.put(Forked(session=branch.session_id, view=branch.view_id, **went.as_answer()))
             case Rewind(chunk=chunk):
                 self._controls.spend("controls")
                 went = await branches.rewind(self._hub, self._own(), chunk)
-                self._outbox.put(Rewound(**went.told()))
+                self._outbox.put(Rewound(**went.as_answer()))
             case Keep():
                 self._outbox.put(BranchKept(ended=branches.keep(self._hub, self._own())))
             case Restore(snapshot=name, formats=formats):
@@ -297,7 +297,7 @@ class Conversation:
             session=live_session.session_id if is_owner else "",
             view=live_session.view_id,
             format=viewer.format,
-            config=live_session.told(),
+            config=live_session.config_now(),
             paused=live_session.paused,
             note=note,
             journal=live_session.journal_name if is_owner else "",

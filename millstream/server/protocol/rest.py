@@ -294,7 +294,7 @@ def _info(live_session: LiveSession) -> SessionInfo:
         session=live_session.session_id,
         view=live_session.view_id,
         prompts=live_session.prompts,
-        config=live_session.told(),
+        config=live_session.config_now(),
         journal=live_session.journal_name,
         shared=live_session.shared,
         notes=tuple(note.words for note in live_session.notes),

@@ -57,7 +57,7 @@ class Went:
             return ""
         return f"it begins at chunk {self.from_chunk}, the last whole state, and is as it was until chunk {self.chunk}"
 
-    def told(self) -> dict[str, Any]:
+    def as_answer(self) -> dict[str, Any]:
         """As the answers of every protocol have it."""
         return dict(chunk=self.chunk, from_chunk=self.from_chunk, exact=self.exact, note=self.note)
 

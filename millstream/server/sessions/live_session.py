@@ -156,7 +156,7 @@ class LiveSession:
         timeline = self._parts.service.timeline(self.session_id)
         return self.request.config if timeline is None else timeline.over(self.request.config)
 
-    def told(self) -> dict[str, Any]:
+    def config_now(self) -> dict[str, Any]:
         """What it is by now, as the answers of every protocol have it."""
         request = self.request
         return asdict(self.config) | {
