@@ -50,6 +50,23 @@ def test_a_film_without_a_server_ends_in_one_line(monkeypatch: pytest.MonkeyPatc
         run_film(monkeypatch, "sea", "--url", "http://127.0.0.1:9")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (["--chunks", "0"], "must be 1 or more"),
+        (["--out", "film.mp4"], "must end in"),
+        (["--out", "no/film.gif"], "not a folder"),
+    ],
+    ids=str,
+)
+def test_a_film_that_could_not_be_kept_is_not_begun(
+    wrong: list[str], why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run_film(monkeypatch, "sea", "--url", "http://127.0.0.1:9", *wrong)
+    assert why in capsys.readouterr().err
+
+
 def notebook() -> dict[str, Any]:
     loaded: dict[str, Any] = json.loads(NOTEBOOK.read_text())
     return loaded

@@ -77,7 +77,9 @@ def test_03_which_card_is_cheapest_for_this_promise() -> None:
     holding = [card for card in cards if card["holds"]]
     assert len(cards) > 20
     assert [card["dollars_per_hour"] for card in holding] == sorted(card["dollars_per_hour"] for card in holding)
-    assert "Cheapest: 1x" in asked("--gpus", "any", "--size", "480p")[1]
+    said = asked("--gpus", "any", "--size", "480p")[1]
+    assert "Cheapest: 1x" in said
+    assert "…" not in said, "a pipe gets every figure"
 
 
 def test_04_how_many_h100_for_four_viewers() -> None:

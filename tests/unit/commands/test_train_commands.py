@@ -227,6 +227,8 @@ def test_a_dry_run_refuses_clips_of_another_model_as_the_run_would(tmp_path: Pat
         (["eval", "--seconds", "10,2"], "rise"),
         (["eval", "--seconds", "1"], "from 2"),
         (["eval", "--weights", "none.safetensors"], "none.safetensors"),
+        (["judge", "--size", "50"], "a multiple of 16"),
+        (["ranges", "--weights", "bundled"], "name the file of yours"),
     ],
     ids=str,
 )
