@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from millstream.core.errors import MillstreamError
 from millstream.parallel.training.replicas import Replicas
 from millstream.trainer.checkpoint import load_checkpoint, save_checkpoint
+from millstream.trainer.curve import cut_curve
 from millstream.trainer.interrupt import Interrupt, Stopped
 from millstream.trainer.optimise import Average, Optimisers, learning_rate
 from millstream.trainer.plan import StagePlan
@@ -93,6 +94,8 @@ def train_stage(
     student, average = method.turns[0].module, Average(method.turns[0].module, stage.ema)
     path, begun = folder / f"{stage.name}.pt", time.perf_counter()
     done = load_checkpoint(path, modules, optimisers, average, carried) if path.exists() else 0
+    if share.is_first:
+        cut_curve(folder / f"{stage.name}.jsonl", lambda made: made < done)
     end = stage.steps if stop_after is None else min(stage.steps, stop_after)
     with (
         (folder / f"{stage.name}.jsonl").open("a") if share.is_first else nullcontext() as log,

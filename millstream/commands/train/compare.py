@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import statistics
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tomllib
+import msgspec
 
-from millstream.commands.train.run_folder import RECIPE, RUN
+from millstream.commands.train.run_folder import RECIPE, RUN, flat_settings
 from millstream.commands.train.streams import SAMPLES
 from millstream.core.errors import ConfigError
 from millstream.core.files import Staging
@@ -89,7 +89,8 @@ class Curve(NamedTuple):
 
     def settings(self) -> dict[str, str]:
         """All that was asked for and all that it ran on, by dotted names."""
-        return dict(_flat("", self.recipe)) | dict(_flat("", self.record))
+        flat = dict(flat_settings(self.recipe)) | dict(flat_settings(self.record))
+        return {name: value if isinstance(value, str) else json.dumps(value) for name, value in flat.items()}
 
 
 def compare(folders: Sequence[Path], out: Path) -> list[str]:
@@ -155,18 +156,10 @@ def _settings(runs: Sequence[Curve]) -> Iterator[str]:
     yield f"<details><summary>Everything that was written down</summary>{everything}</details>"
 
 
-def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flat(f"{name}.{key}" if name else key, inner)
-    else:
-        yield name, value if isinstance(value, str) else json.dumps(value)
-
-
 def _read(folder: Path) -> Curve:
     try:
         record = json.loads((folder / RUN).read_text())
-        recipe = tomllib.loads((folder / RECIPE).read_text())
+        recipe = msgspec.toml.decode((folder / RECIPE).read_bytes())
         lines = [json.loads(line) for line in (folder / CURVE).read_text().splitlines()]
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder} is no run of `millstream train RECIPE` ({type(error).__name__})") from None

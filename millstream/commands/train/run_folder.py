@@ -66,7 +66,7 @@ def refuse_other_recipe(folder: Path, path: Path) -> None:
     kept = folder / RECIPE
     if not kept.exists():
         return
-    before, now = (dict(_settings(msgspec.toml.decode(each.read_bytes()))) for each in (kept, path))
+    before, now = (dict(flat_settings(msgspec.toml.decode(each.read_bytes()))) for each in (kept, path))
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name) and name.partition(".")[0] not in MAY_CHANGE:
             was, is_now = (repr(each[name]) if name in each else "not said" for each in (before, now))
@@ -76,10 +76,11 @@ def refuse_other_recipe(folder: Path, path: Path) -> None:
             )
 
 
-def _settings(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def flat_settings(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Of tables within tables: `parallel.dp`."""
     for name, value in table.items():
-        if isinstance(value, dict):
-            yield from _settings(value, f"{above}{name}.")
+        if isinstance(value, Mapping):
+            yield from flat_settings(value, f"{above}{name}.")
         else:
             yield above + name, value
 

@@ -21,6 +21,7 @@ from millstream.models.dit import CausalDiT
 from millstream.models.registry import load_dit, load_model
 from millstream.parallel.collectives import RankGroup
 from millstream.trainer.checkpoint import read_checkpoint
+from millstream.trainer.curve import cut_curve
 from millstream.trainer.evaluate.classifier import load_classifier
 from millstream.trainer.optimise import Average, learning_rate
 from millstream.trainer.policy.apart import HOST, RemoteBatches
@@ -151,6 +152,7 @@ class PolicyRun:
     def _train(self, report: Callable[[PolicyReport], None], stop: Callable[[], bool], show: ShowEvaluation) -> bool:
         step = self._load()
         self._make_room()
+        cut_curve(self.folder / CURVE, lambda made: made <= step)
         if not self.evaluated:
             self._evaluate(step, show)
         with (self.folder / CURVE).open("a") as curve:

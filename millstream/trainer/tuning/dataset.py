@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -181,7 +182,7 @@ class ClipSet:
     def __len__(self) -> int:
         return len(self.clips)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Of what its clips are and say, in their order."""
         return hashlib.blake2b(msgspec.json.encode(self.clips), digest_size=16).hexdigest()

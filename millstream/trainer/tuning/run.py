@@ -33,6 +33,7 @@ from millstream.parallel.training.own_time import OwnTime
 from millstream.parallel.training.precision import IN_BFLOAT16
 from millstream.parallel.training.states import AVERAGE
 from millstream.parallel.training.task import FlowRows, LearntStep, MayStep, TrainingTask
+from millstream.trainer.curve import cut_curve
 from millstream.trainer.distil.apart import place_roles
 from millstream.trainer.distil.lessons import ClipBatch, Distillation, RoleStates, clip_batch
 from millstream.trainer.distil.make import make_distillation, setting_of
@@ -132,7 +133,8 @@ class TuningRun:
         newest, begun, said = self._newest(), time.perf_counter(), None
         step = self.checkpoints.load(newest) if newest is not None else 0
         log_every = min(LOG_EVERY, max(1, self.recipe.steps // POINTS))
-        self._keep_curve(step)
+        if self.is_first and (kept := cut_curve(self.folder / CURVE, lambda made: made < step)):
+            self._tokens = kept[-1]["tokens"]
         if step == 0:
             begun += self._show(step, show)
         with (self.folder / CURVE).open("a") as curve, RowLoader(self._rows, self.device, position=step) as loader:
@@ -167,16 +169,6 @@ class TuningRun:
     def learnt(self) -> dict[str, Tensor]:
         """What has been learnt, on every rank: averaged if the recipe averages."""
         return self.learner.weights(AVERAGE if self.recipe.ema else WEIGHT)
-
-    def _keep_curve(self, step: int) -> None:
-        """Of a curve what was learnt in so many steps: those after them are made again."""
-        path = self.folder / CURVE
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] < step]
-        self._tokens = json.loads(kept[-1])["tokens"] if kept else 0
-        if self.is_first and kept != lines:
-            with Staging(self.folder) as staging:
-                staging.path(CURVE).write_text("".join(kept))
 
     def _show(self, step: int, show: ShowStreams) -> float:
         """The seconds it took, which are none of training's."""

@@ -19,6 +19,16 @@ from tests.server.serving import wait_until
 pytestmark = screen.needs_chromium
 
 
+def watched(page: Page, server: FakeStream) -> Page:
+    """Another page, which watches what this one has begun."""
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    watcher = page.context.new_page()
+    watcher.goto(f"{server.url}/?view=s0")
+    expect(screen.phase(watcher)).to_have_text("watching")
+    return watcher
+
+
 def chunks_on_strip(page: Page) -> list[int]:
     labels = page.get_by_role("region", name="Timeline").locator(".cell > span:first-of-type")
     return [int(text) for text in labels.all_inner_texts()]
@@ -161,11 +171,7 @@ def test_waiting_is_told_with_the_position_until_there_is_room(page: Page, serve
 
 
 def test_a_view_link_shows_the_stream_and_steers_nothing(page: Page, server: FakeStream) -> None:
-    screen.start(page, "a kite")
-    screen.wait_until_moving(page)
-    watcher = page.context.new_page()
-    watcher.goto(f"{server.url}/?view=s0")
-    expect(screen.phase(watcher)).to_have_text("watching")
+    watcher = watched(page, server)
     screen.wait_until_moving(watcher)
     expect(watcher.get_by_role("textbox")).to_have_count(0)
     expect(watcher.get_by_role("button", name="Record")).to_have_count(0)
@@ -176,11 +182,7 @@ def test_a_view_link_shows_the_stream_and_steers_nothing(page: Page, server: Fak
 
 
 def test_who_watches_is_told_of_a_pause_and_of_its_end(page: Page, server: FakeStream) -> None:
-    screen.start(page, "a kite")
-    screen.wait_until_moving(page)
-    watcher = page.context.new_page()
-    watcher.goto(f"{server.url}/?view=s0")
-    expect(screen.phase(watcher)).to_have_text("watching")
+    watcher = watched(page, server)
     page.get_by_role("button", name="Pause").click()
     expect(screen.phase(watcher)).to_have_text("paused")
     expect(watcher.get_by_role("alert")).to_contain_text("It goes on here when they resume.")
@@ -192,11 +194,7 @@ def test_who_watches_is_told_of_a_pause_and_of_its_end(page: Page, server: FakeS
 
 
 def test_who_watches_comes_back_to_a_stream_whose_owner_comes_back_later(page: Page, server: FakeStream) -> None:
-    screen.start(page, "a kite")
-    screen.wait_until_moving(page)
-    watcher = page.context.new_page()
-    watcher.goto(f"{server.url}/?view=s0")
-    expect(screen.phase(watcher)).to_have_text("watching")
+    watcher = watched(page, server)
     session = server.sessions.pop("s0")
     server.drop_connections()
     wait_until(lambda: sum(isinstance(asked, View) for asked in server.heard) > 2, "the watcher asks and asks again")

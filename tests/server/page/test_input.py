@@ -32,6 +32,13 @@ def wait_for_frames(page: Page, server: FakeStream, count: int) -> None:
         page.wait_for_timeout(5)  # milliseconds in which the page goes on
 
 
+def save_a_stream_of_words(page: Page) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_role("status", name="News")).to_contain_text("Saved")
+
+
 def test_every_knob_sends_its_control(page: Page, server: FakeStream) -> None:
     page.get_by_role("radio", name="Camera").check(force=True)
     expect(page.get_by_label("Your input")).to_be_visible()
@@ -101,10 +108,7 @@ COUNT_FRAMES = """() => {
 
 
 def test_no_frame_is_made_for_a_stream_that_has_ended_or_takes_none(page: Page, server: FakeStream) -> None:
-    screen.start(page, "a kite")
-    screen.wait_until_moving(page)
-    page.get_by_role("button", name="Save", exact=True).click()
-    expect(page.get_by_role("status", name="News")).to_contain_text("Saved")
+    save_a_stream_of_words(page)
     page.get_by_role("radio", name="Camera").check(force=True)
     wait_for_frames(page, server, 1)
     page.evaluate(COUNT_FRAMES)
@@ -160,10 +164,7 @@ def test_a_video_of_the_servers_is_still_the_source_after_a_reload(page: Page, s
 
 
 def test_who_comes_to_a_stream_of_words_is_not_left_with_the_video_of_the_stream_before(page: Page, server: FakeStream) -> None:
-    screen.start(page, "a kite")
-    screen.wait_until_moving(page)
-    page.get_by_role("button", name="Save", exact=True).click()
-    expect(page.get_by_role("status", name="News")).to_contain_text("Saved")
+    save_a_stream_of_words(page)
     page.get_by_role("radio", name="sea").check(force=True)
     wait_until(lambda: len(server.sessions) == 2, "the page asks for the video")
     screen.wait_until_moving(page)
