@@ -227,11 +227,11 @@ def parse_size(text: str) -> tuple[int, int]:
 
 def check_size(height: int, width: int) -> None:
     unit = SPATIAL_STRIDE * 2
+    if height > 8192 or width > 8192:
+        raise ConfigError(f"size must be at most 8192 a side, got {height}x{width}")
     if height < unit or width < unit or height % unit or width % unit:
         nearest = f"{max(unit, round(height / unit) * unit)}x{max(unit, round(width / unit) * unit)}"
         raise ConfigError(f"size must be HEIGHTxWIDTH in multiples of {unit}, got {height}x{width}; try {nearest}")
-    if height > 8192 or width > 8192:
-        raise ConfigError(f"size must be at most 8192 a side, got {height}x{width}")
 
 
 def check_steps(steps: tuple[float, ...]) -> None:

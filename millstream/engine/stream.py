@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from millstream.core.config import StreamConfig, pixel_frames
+from millstream.core.errors import ConfigError
 from millstream.core.overlap import ChunkPace
 from millstream.engine.depths import Depths
 from millstream.engine.flights import Landing, Planned, Streaming
@@ -76,6 +77,8 @@ class Stream:
     def stream(self, chunks: int | None = None, *, num_frames: int | None = None) -> Iterator[Chunk]:
         """Chunks until the session ends or is paused, or `chunks` of them, or as many as hold `num_frames` pictures: none is
         begun that is not shown."""
+        if (fewest := min(chunks or 0, num_frames or 0)) < 0:
+            raise ConfigError(f"a stream has 0 chunks or frames or more, got {fewest}")
         begun = begun_frames = 0
 
         def plan() -> ChunkPlan | None:

@@ -105,13 +105,17 @@ class Admission(Room):
 
         One without a place is only told whether it could ever have one: it asks again when it comes back.
         """
-        entry = self._entries[request.session_id]
-        others = [each for each in self._present if each.session_id != request.session_id] if entry.life.placed else []
-        obstacle = self.obstacle(request, others)
+        alone = not self._entries[request.session_id].life.placed
+        obstacle = self.obstacle(request, ()) if alone else self.obstacle_instead(request)
         if obstacle is not None:
             return obstacle.reason
-        entry.request = request
+        self._entries[request.session_id].request = request
         return None
+
+    def obstacle_instead(self, request: Request) -> Obstacle | None:
+        """Why a session cannot be what is asked, in the place that it has; None if it can."""
+        others = [each for each in self._present if each.session_id != request.session_id]
+        return self.obstacle(request, others)
 
     def next_in(self, now: float) -> Admitted | Refused | None:
         """The first in line, if it may come in or never can. One that is refused stands there until it is told to `leave`."""
@@ -125,6 +129,10 @@ class Admission(Room):
             return None
         del self._line[0]
         return self._admit(head, now)
+
+    @property
+    def has_line(self) -> bool:
+        return bool(self._line)
 
     @property
     def has_room_for_next(self) -> bool:

@@ -17,7 +17,7 @@ from millstream.session.pacing import Playout
 COST_SMOOTHING = 0.8
 """Share of the past in a session's measured load: settled within about ten chunks."""
 GIVE_WAY_S = 5.0
-"""Time to come back for one that nobody watches, while somebody waits for its place."""
+"""Time to come back for one that nobody watches, while somebody could do with its place."""
 
 
 @dataclass(slots=True)

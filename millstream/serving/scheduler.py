@@ -61,7 +61,7 @@ class Scheduler:
         self.batch_times = BatchTimes(batching or BatchPolicy())
         self._entries: dict[str, ScheduledSession] = {}
         self.crowded = False
-        """Whether somebody waits for a place: one that nobody watches then makes room soon."""
+        """Whether there are too many for everybody's wish: one that nobody watches then makes room soon."""
         self._busy_s = 0.0
 
     def add(self, session_id: str, terms: Terms, now: float, *, batch_key: Hashable = None, life: Life | None = None) -> None:

@@ -34,7 +34,6 @@ import torch
 from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Receipt, Resume, SetPrompt, Stop
 from millstream.core.errors import ChunkCut, MeshGivenUp, Overloaded, UnknownSession
-from millstream.core.undo import undone_by
 from millstream.engine.engine import Engine
 from millstream.serving.admission import Admission
 from millstream.serving.admission_types import AdmissionConfig, Answer
@@ -44,6 +43,7 @@ from millstream.serving.hand_over import HandOver
 from millstream.serving.look_ahead import LookAhead
 from millstream.serving.notices import SHUTTING_DOWN, Ended, Tell, last_word
 from millstream.serving.previews import Previewed, PreviewMaker
+from millstream.serving.reviver import Reviver
 from millstream.serving.scheduler import Scheduler
 from millstream.serving.service_metrics import ServiceMetrics, Standing
 from millstream.serving.session_entry import Has, OpenRequest, PendingDraft, SessionEntry
@@ -91,7 +91,7 @@ class Service:
             admission=Admission(admission),
             scheduler=Scheduler(batching=BatchPolicy(max_size=batch)),
             session_bytes=session_bytes,
-            revive=self._revive_soon,
+            revive=lambda entry, note: self._reviver.begin(entry, note),
         )
         """Touched under the lock only."""
         self._trials = Trials(engine, self.table.admission, self.table.scheduler.batch_times, session_bytes)
@@ -104,6 +104,7 @@ class Service:
         """And this, before it: somebody waits for them."""
         alike = Alike(engine, self.table, is_on=batch == 1)
         self._turns = TurnTaker(engine, self.table, self.ahead, alike, self._changed, is_over=lambda: self._over)
+        self._reviver = Reviver(engine, self.table, self._changed, self._turns.ending_alone, soon=self._soon)
         self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
         self._warm_up: Sequence[StreamConfig] = ()
         if engine.mesh is not None:
@@ -164,6 +165,13 @@ class Service:
                 raise
             self._changed.notify_all()
             return answer
+
+    def check(self, request: OpenRequest, *, instead_of: str) -> None:
+        """Raises why this session could not be in the place of that one; nothing changes."""
+        request.terms  # noqa: B018 - raises what is wrong with them
+        with self._changed:
+            self._refuse_when_over()
+            self.table.check(request, instead_of)
 
     def control(self, session_id: str, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
         """Queue a change for the next chunk that has not been planned."""
@@ -371,27 +379,6 @@ class Service:
         with self._changed:
             self._jobs.append(lambda: None if self._over else job())
             self._changed.notify_all()
-
-    def _revive_soon(self, entry: SessionEntry, note: str) -> None:
-        threading.Thread(target=self._read_saved, args=(entry, note), name="millstream-read", daemon=True).start()
-
-    def _read_saved(self, entry: SessionEntry, note: str) -> None:
-        """Only now, when it has its place: what waits in line is a file. Not on the engine's thread: disks are slow."""
-        assert entry.request.start is not None, f"{entry.label} was not saved"
-        with self._turns.ending_alone(entry):
-            self._soon(partial(self._revive, entry, entry.request.start(), note))
-
-    def _revive(self, entry: SessionEntry, make: Callable[[Engine], Session], note: str) -> None:
-        """A saved session, without the lock: all that it holds is copied."""
-        if not self.table.holds(entry):
-            return  # it was given up while it waited for this
-        with self._turns.ending_alone(entry):
-            session = make(self.engine)
-            with undone_by(session.close), self._changed:
-                if self.table.holds(entry):
-                    self.table.schedule(entry, session, note)
-                else:
-                    session.close()
 
     def _lift(self, entry: SessionEntry, *whys: Halt) -> None:
         self.table.lift(entry, *whys)

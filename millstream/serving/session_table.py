@@ -95,6 +95,15 @@ class SessionTable:
         self._admit_waiting()
         return answer
 
+    def check(self, request: OpenRequest, instead_of: str) -> None:
+        """Raises `Overloaded` if this session could not be in the place of that one, or ever, if it may wait."""
+        self.find(instead_of)
+        self._learn()
+        asked = replace(self.price(request), session_id=instead_of)
+        obstacle = self.admission.obstacle(asked, ()) if request.may_wait else self.admission.obstacle_instead(asked)
+        if obstacle is not None:
+            raise Overloaded(obstacle.reason, fps=obstacle.fps)
+
     def find(self, session_id: str) -> SessionEntry:
         if session_id not in self.entries:
             raise UnknownSession(f"there is no session {session_id}; it may have ended")
@@ -248,6 +257,14 @@ class SessionTable:
                 entry.asked = self.admission.regain(name)
             if entry.session is not None:
                 self.scheduler.set_pace(name, self._pace(entry))
+        self._note_crowd()
+
+    def _note_crowd(self) -> None:
+        """Somebody waits for a place, or plays slower than they wish: who stands still unwatched is in their way."""
+        self.scheduler.crowded = self.admission.has_line or any(
+            entry.fps < entry.asked.pace.fps and entry.session is not None and not self.scheduler.halts(name)
+            for name, entry in self.entries.items()
+        )
 
     def _note_time(self, entry: SessionEntry, landing: Landing, *, is_first: bool) -> None:
         """What a chunk took. A stream's first costs less than others: it says something where it took longer than they do."""
@@ -319,10 +336,9 @@ class SessionTable:
 
     def _tell_line(self) -> None:
         """Those whose position has changed: somebody came before them, or left."""
-        waiting = self.admission.waiting(time.monotonic())
-        self.scheduler.crowded = bool(waiting)
-        for queued in waiting:
+        for queued in self.admission.waiting(time.monotonic()):
             self._answered(self.entries[queued.session_id], queued)
+        self._note_crowd()
 
     def _answered(self, entry: SessionEntry, answer: Admitted | Queued) -> None:
         if isinstance(answer, Queued):

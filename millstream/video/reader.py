@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,8 @@ NOT_A_VIDEO = "is not a video we can read, or its beginning or end is missing"
 USE_THESE = "use a whole mp4, webm, mov, avi, gif, png or jpg file"
 DEFAULT_FPS = 25.0
 """For a file that does not say."""
+ADDRESS = re.compile(r"[a-z]{2,}:/")
+"""As a path writes it: one slash is left."""
 GIF_TRAILER, GIF_IMAGE, GIF_EXTENSION = b";,!"
 
 
@@ -94,6 +97,8 @@ def check_source(path: Path) -> None:
     if path.is_dir():
         raise VideoError(f"{path} is a folder, not a video; name one file in it")
     if not path.exists():
+        if ADDRESS.match(str(path)):
+            raise VideoError(f"{path} is an address, and this takes a file: download it first, or name it to serve --source")
         raise VideoError(f"{path} is not there; check the path of the input video")
     if not path.is_file():
         raise VideoError(f"{path} is not a plain file; save the video to one first")

@@ -332,6 +332,10 @@ async def no_branches(request: Request) -> Response:
     return JSONResponse({"branches": []})
 
 
+async def may_be(request: Request) -> Response:
+    return JSONResponse({"obstacle": ""})
+
+
 async def recording(request: Request) -> Response:
     return Response(b"a recording", media_type="video/mp4")
 
@@ -343,6 +347,7 @@ def fake_stream() -> Iterator[FakeStream]:
         WebSocketRoute("/v1/stream", fake.connection),
         Route("/recording.mp4", recording),
         Route("/v1/sessions/{session}/branches", no_branches),
+        Route("/v1/sessions/{session}/check", may_be, methods=["POST"]),
         Mount("/", StaticFiles(directory=WEB, html=True)),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(SafeHeaders)])  # the page works under the policy it is served with

@@ -58,6 +58,24 @@ def code(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
+def test_whether_a_session_could_begin_again_as_another_is_said_and_changes_nothing(http: httpx2.Client) -> None:
+    session = opened(http)["session"]
+
+    def obstacle(**ask: Any) -> str:
+        answer = http.post(f"/v1/sessions/{session}/check", json={"prompt": "sea"} | ask)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["obstacle"])
+
+    assert obstacle(size="32x48") == obstacle(wait=True) == ""
+    assert "multiples of 16, got 33x48" in obstacle(size="33x48")
+    assert obstacle(size="4096x4096").startswith("a chunk of it would take")
+    assert obstacle(size="4096x4096", wait=True) != ""
+    assert "either prompt or prompts" in obstacle(prompt="")
+    assert code(http.post("/v1/sessions/nobody/check", json={"prompt": "sea"})) == (404, "not_found")
+    assert [each["state"] for each in http.get("/v1/sessions").json()["sessions"]] != []
+    assert http.get(f"/v1/sessions/{session}").json()["cause"] == ""
+
+
 def test_a_session_is_opened_shown_steered_watched_and_ended(server: Serving, http: httpx2.Client) -> None:
     session = opened(http, seed=5)
     path = f"/v1/sessions/{session['session']}"

@@ -209,7 +209,7 @@ class SessionStates(RuleBasedStateMachine):
         if breaks:
             self.service._turns.fail(entry, RuntimeError(f"{entry.session_id} cannot be read"))
         else:
-            self.service._read_saved(entry, note)
+            self.service._reviver.read(entry, note)
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 2.0, 30.0, 90.0]))
     def pass_time(self, seconds: float) -> None:

@@ -15,6 +15,10 @@ LISTS = ("captions.csv", "captions.jsonl", "metadata.csv", "metadata.jsonl")
 """Looked for in a folder, in this order."""
 FILE_COLUMNS = ("file", "file_name", "video", "path", "video_path")
 CAPTION_COLUMNS = ("caption", "text", "prompt")
+NO_CAPTION = "it has no caption"
+NOT_UTF_8 = "its caption is not text in UTF-8; save it as that"
+SILENT = {NO_CAPTION, NOT_UTF_8}
+"""Why nothing is said of a video."""
 HOW = "put a text file with the same name beside each video, or name a list: a csv or jsonl with `file` and `caption`"
 
 
@@ -22,6 +26,8 @@ class CaptionedVideo(NamedTuple):
     path: Path
     caption: str
     """Empty where nothing is said."""
+    why_silent: str = NO_CAPTION
+    """There: one of `SILENT`."""
 
 
 def find_videos(source: Path) -> list[CaptionedVideo]:
@@ -36,7 +42,8 @@ def find_videos(source: Path) -> list[CaptionedVideo]:
     if not found:
         raise ConfigError(f"{source} names no video ({', '.join(sorted(VIDEOS))})")
     if not any(video.caption for video in found):
-        raise ConfigError(f"no video of {source} has a caption; {HOW}")
+        why = next((f" ({each.path.name}: {each.why_silent})" for each in found if each.why_silent != NO_CAPTION), "")
+        raise ConfigError(f"no video of {source} has a caption{why}; {HOW}")
     return found
 
 
@@ -44,7 +51,10 @@ def _beside(folder: Path) -> Iterator[CaptionedVideo]:
     for path in sorted(folder.rglob("*")):
         if path.suffix.lower() in VIDEOS and path.is_file():
             said = path.with_suffix(".txt")
-            yield CaptionedVideo(path, _one_line(said.read_text(errors="replace")) if said.is_file() else "")
+            try:
+                yield CaptionedVideo(path, _one_line(said.read_text(encoding="utf-8-sig")) if said.is_file() else "")
+            except (OSError, UnicodeDecodeError):
+                yield CaptionedVideo(path, "", NOT_UTF_8)
 
 
 def _listed(path: Path) -> Iterator[CaptionedVideo]:

@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from millstream.commands.paths import find_weights
 from millstream.commands.progress import counting_bar
-from millstream.commands.train.captions import CaptionedVideo, find_videos
+from millstream.commands.train.captions import SILENT, CaptionedVideo, find_videos
 from millstream.commands.train.run_folder import writing_to
 from millstream.commands.train.selection import FoundClip, LeftOut, select
 from millstream.commands.train.sizes import nearest, parse_sizes
@@ -184,16 +184,19 @@ def _is_of(shard: Path, videos: Sequence[CaptionedVideo]) -> bool:
     """Whether it was made of these videos, as they are captioned; one that was left out may have been mended since."""
     contents, made_s = read_contents(shard), shard.stat().st_mtime
     captions = {os.path.abspath(clip.video): clip.caption for clip in contents.clips}
-    left_out = {os.path.abspath(each.video) for each in contents.skipped}
+    left_out = {os.path.abspath(each.video): each.why for each in contents.skipped}
     there = {os.path.abspath(video.path): video for video in videos}
-    if not captions.keys() | left_out <= there.keys():
+    if not captions.keys() | left_out.keys() <= there.keys():
         return False
     is_captioned = all(there[name].caption == caption for name, caption in captions.items())
-    return is_captioned and not any(_changed_s(there[name]) > made_s for name in left_out)
+    return is_captioned and not any(_is_mended(there[name], why, made_s) for name, why in left_out.items())
 
 
-def _changed_s(video: CaptionedVideo) -> float:
-    return video.path.stat().st_mtime if video.path.exists() else 0.0
+def _is_mended(video: CaptionedVideo, why: str, left_out_s: float) -> bool:
+    """Whether what was left out then may be used now."""
+    if why in SILENT:
+        return video.caption != ""
+    return video.path.exists() and video.path.stat().st_mtime > left_out_s
 
 
 def _encoded(
@@ -248,7 +251,7 @@ def _ahead(found: Iterator[FoundInVideo], thread: ThreadPoolExecutor) -> Iterato
 def _clips_of(video: CaptionedVideo, card: DatasetCard) -> Iterator[FoundClip | LeftOut]:
     """At the model's frame rate, in the size whose shape is nearest to the video's."""
     if not video.caption:
-        raise VideoError("it has no caption")
+        raise VideoError(video.why_silent)
     with VideoReader(video.path) as reader:
         reader.size = nearest(card.sizes, reader.source_size)
         yield from select(_at_rate(reader, card.fps), card)

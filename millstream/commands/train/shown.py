@@ -70,7 +70,7 @@ class ShownRun:
         self._task = self._progress.add_task("", total=run.recipe.steps, said=learns, left="")
         self._named_slow = set[int]()
         self._gallery = Gallery(run.folder)
-        self._prompts = sample_prompts(run.recipe, run.clips)
+        self._prompts, self._said_unknown = sample_prompts(run.recipe, run.clips), False
         self._wandb = None
         if project := run.recipe.wandb:
             self._wandb = open_wandb(project, run.folder, msgspec.to_builtins(run.recipe))
@@ -116,5 +116,8 @@ class ShownRun:
     def add_streams(self, step: int, learnt: Mapping[str, Tensor]) -> None:
         made = sample_streams(self._run, self._prompts, step, learnt)
         self._gallery.add_sheet("tuning", step, made.sheet_HW3)
+        if made.unknown and not self._said_unknown:
+            self._said_unknown = True
+            self._progress.console.print(f"sample_prompts: {self._run.spec.name} has no word for {', '.join(made.unknown)}")
         if self._wandb is not None:
             self._wandb.add_clips(step, made.clips, made.prompts)

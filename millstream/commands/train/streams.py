@@ -36,6 +36,8 @@ class SampledStreams(NamedTuple):
     prompts: list[str]
     sheet_HW3: np.ndarray
     """A row a stream."""
+    unknown: list[str]
+    """Words of the prompts that the model reads over."""
 
 
 def sample_prompts(recipe: TuningRecipe, clips: ClipSet) -> list[str]:
@@ -56,11 +58,12 @@ def sample_streams(run: TuningRun, prompts: Sequence[str], step: int, learnt: Ma
         paths.append(folder / f"{number}.mp4")
         with VideoWriter(paths[-1], fps=session.config.fps, overwrite=True) as writer:
             writer.write(frames)
+    unknown = dict.fromkeys(word for prompt in prompts for word in engine.model.text.embedder.unknown(prompt))
     engine.close()
     del engine
     if run.device.type == "cuda":
         torch.cuda.empty_cache()
-    return SampledStreams(paths, list(prompts), tile(torch.from_numpy(np.stack(rows))).numpy())
+    return SampledStreams(paths, list(prompts), tile(torch.from_numpy(np.stack(rows))).numpy(), list(unknown))
 
 
 def _engine(run: TuningRun, learnt: Mapping[str, Tensor]) -> Engine:

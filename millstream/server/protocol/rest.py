@@ -16,11 +16,12 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from millstream.core.client_messages import MAX_CHUNK, Ask, ProtocolError
 from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
+from millstream.core.errors import MillstreamError
 from millstream.core.server_messages import Defaults
 from millstream.server.protocol.bodies import first_bytes, limited
 from millstream.server.protocol.endpoints import Endpoint, ServerState
 from millstream.server.protocol.messages import defaults_of
-from millstream.server.protocol.session_request import open_asked
+from millstream.server.protocol.session_request import open_asked, request_of
 from millstream.server.sessions import returning
 from millstream.server.sessions.archive import Archive
 from millstream.server.sessions.file_store import Kind, within_quota
@@ -96,6 +97,11 @@ class SessionInfo(SessionSummary, frozen=True, kw_only=True):
     """Of one that has ended, as in `ended`; empty before."""
 
 
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    obstacle: str = ""
+    """Why a session could not be; empty where it could."""
+
+
 class SessionList(msgspec.Struct, frozen=True, kw_only=True):
     sessions: tuple[SessionSummary, ...]
 
@@ -143,6 +149,15 @@ async def show_session(server: ServerState, words: Mapping[str, str], body: None
 
 async def end_session(server: ServerState, words: Mapping[str, str], body: None) -> None:
     server.hub.service.end(server.session(words).session_id)
+
+
+async def check_session(server: ServerState, words: Mapping[str, str], body: Ask) -> Checked:
+    live_session = server.session(words)
+    try:
+        server.hub.service.check(request_of(server.hub, body, live_session.key), instead_of=live_session.session_id)
+    except MillstreamError as error:
+        return Checked(obstacle=str(error))
+    return Checked()
 
 
 async def control_session(server: ServerState, words: Mapping[str, str], body: ControlAsk) -> Receipt:
@@ -225,6 +240,10 @@ ENDPOINTS = (
         says="One session; for a while also one that has ended.",
     ),
     Endpoint(method="DELETE", path="/v1/sessions/{session}", does=end_session, status=204, says="End it."),
+    Endpoint(
+        method="POST", path="/v1/sessions/{session}/check", does=check_session, body=Ask, answer=Checked,
+        says="Whether it could begin again as this, or why not; nothing changes.",
+    ),
     Endpoint(
         method="POST", path="/v1/sessions/{session}/controls", does=control_session, body=ControlAsk, answer=Receipt,
         status=202, says="Steer it; the receipt says at which chunk that can show.",

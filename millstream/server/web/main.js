@@ -2,7 +2,7 @@
 
 import { Branches } from "./branches.js";
 import { Composer } from "./composer.js";
-import { whyRefused } from "./door.js";
+import { whyNotInstead, whyRefused } from "./door.js";
 import { canPlayFragments } from "./fragments.js";
 import { Elsewhere } from "./elsewhere.js";
 import { Futures } from "./futures.js";
@@ -88,7 +88,7 @@ const source = new SourceChoice(
   { choice: $("sources"), file: $("file"), preview: $("source-preview") },
   {
     shape: () => geometry(stream.hello.defaults),
-    onChoice: () => (composer.text ? start(composer.text) : composer.say("Now say what it should become.")),
+    onChoice: fromSource,
     onTrouble: (text) => stage.say(text),
   },
 );
@@ -105,6 +105,7 @@ const NOTHING = { index: -1, media_s: 0 };
 let newest = NOTHING;
 let dropped = 0;
 let strained = false;
+let lacksFrames = false; // a camera or a file that it restyles is gone, as after a reload
 let refusal; // the code of the error, where there was one
 let stalled_s = 0;
 
@@ -118,21 +119,39 @@ function say(said) {
   else start(said.prompt);
 }
 
-function start(prompt, instead = {}) {
+async function start(prompt, instead = {}) {
   const wrong = ["size", "fps", "seed", "window"].map($).find((field) => !field.checkValidity());
   if (wrong) {
     $("new-stream").open = true; // where a person can see it
     wrong.reportValidity();
     return;
   }
-  open({
-    type: "start",
-    prompt,
-    ...steering.choices,
-    ...newStream.choices,
-    ...instead,
-  });
+  const asked = { prompt, ...steering.choices, ...newStream.choices, ...instead };
+  if (await staysAsItIs(asked)) return;
+  open({ type: "start", ...asked });
 }
+
+/** A stream of one's own goes on where the server would refuse what is to come in its place. */
+async function staysAsItIs(asked) {
+  const own = stream.running && !stream.watching && stream.live.session;
+  const obstacle = own && (await whyNotInstead(own, asked, stream.key));
+  if (!obstacle || stream.live?.session !== own) return false;
+  composer.say(strings.goesOn(obstacle), "bad");
+  $("new-stream").open = true; // where something else can be asked for
+  return true;
+}
+
+/** What was chosen to restyle is there: the stream that has lacked it goes on, or another one begins. */
+function fromSource() {
+  if (lacksFrames && source.sendsFrames) {
+    lacksFrames = false;
+    stage.hush();
+    sendFrames();
+  } else if (composer.text) start(composer.text);
+  else composer.say("Now say what it should become.");
+}
+
+const sendFrames = () => source.pump(geometry(stream.live.config), (blob) => stream.sendFrame(blob));
 
 /** With what is in the box or was shown last; where there is neither, as Start does. */
 function startOver(instead) {
@@ -170,6 +189,7 @@ function begin(opening) {
   explainRate("");
   composer.say("");
   source.rest();
+  lacksFrames = false;
   promptInForce = opening.prompt ?? "";
   [newest, dropped, stalled_s] = [NOTHING, 0, 0];
   stream.open({ ...opening, formats: formats() });
@@ -211,13 +231,15 @@ stream.addEventListener("live", ({ detail: { format, config, note } }) => {
   explainRate(note);
   newStream.show(config);
   steering.show(config, source);
-  if (config.input && source.sendsFrames) source.pump(shape, (blob) => stream.sendFrame(blob));
+  if (config.input && source.sendsFrames) sendFrames();
+  lacksFrames = config.input && !source.sendsFrames && view === null;
+  if (lacksFrames) stage.say(strings.lacksFrames(), { action: "Use the camera", act: () => source.useCamera() });
 });
 
 stream.addEventListener("rate", ({ detail: { fps, lead_s, note } }) => {
   Object.assign(stream.live.config, { fps, lead_s });
   stage.setPace({ fps, lead_s });
-  if (source.isPumping) source.pump(geometry(stream.live.config), (blob) => stream.sendFrame(blob));
+  if (source.isPumping) sendFrames();
   explainRate(note);
 });
 

@@ -43,6 +43,12 @@ export class SourceChoice {
     }
   }
 
+  /** As a click on it does. */
+  useCamera() {
+    this.choice.querySelector("[value=camera]").checked = true;
+    this.#choose();
+  }
+
   /** That of a stream that one comes to; a camera or a file is not there again. */
   show(name) {
     const known = [...this.choice.querySelectorAll("input")].find(({ value }) => value === NAMED + name);

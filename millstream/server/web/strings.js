@@ -33,6 +33,8 @@ export const pausedByOwner = () => "Paused by whoever steers this stream. It goe
 export const turnedAway = ({ status, message }) =>
   status === 401 ? "This server asks for an access key: enter it under New stream." : sentence(message);
 
+export const goesOn = (obstacle) => `${sentence(obstacle)} Your stream goes on as it is.`;
+
 export function denied({ code, message }) {
   if (code === "refused") return `The server cannot take this stream now. ${sentence(message)}`;
   if (code === "not_found") return `That stream is not there any more. ${sentence(message)}`;
@@ -55,6 +57,8 @@ export const noCamera = (error) =>
   error.name === "NotAllowedError"
     ? "The camera is blocked. Allow it for this page, then choose Camera again."
     : `The camera cannot be used: ${error.message || error.name}`;
+export const lacksFrames = () =>
+  "This stream restyles a camera or a file of yours, and a page that is loaded again has neither: choose one, and it goes on.";
 export const noFile = (file) => `${file.name} is not a video or picture that this browser can play.`;
 
 export const noMidi = () => "This browser offers no MIDI here: use Chrome, Edge or Firefox, over HTTPS or on the server's machine.";

@@ -151,6 +151,20 @@ def test_a_video_of_the_servers_is_asked_for_by_name_and_no_frame_is_sent(page: 
     assert server.frames_in == 0
 
 
+def test_a_stream_of_a_camera_goes_on_after_a_reload_once_the_camera_is_chosen_again(page: Page, server: FakeStream) -> None:
+    page.get_by_role("textbox", name="Prompt").fill("a kite")
+    page.get_by_role("radio", name="Camera").check(force=True)
+    wait_for_frames(page, server, 1)
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text("choose one, and it goes on")
+    already = server.frames_in
+    page.get_by_role("button", name="Use the camera").click()
+    wait_for_frames(page, server, already + 3)
+    expect(page.get_by_role("alert")).to_be_hidden()
+    expect(page.get_by_role("radio", name="Camera")).to_be_checked()
+    assert len(server.sessions) == 1
+
+
 def test_a_video_of_the_servers_is_still_the_source_after_a_reload(page: Page, server: FakeStream) -> None:
     page.get_by_role("textbox", name="Prompt").fill("a kite")
     page.get_by_role("radio", name="sea").check(force=True)

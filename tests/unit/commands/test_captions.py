@@ -51,6 +51,11 @@ def test_a_list_in_a_folder_comes_before_text_files(tmp_path: Path) -> None:
         ({}, "nowhere", "is not there"),
         ({"a.pdf": ""}, ".", "names no video"),
         ({"a.mp4": ""}, ".", "no video of .* has a caption; put a text file"),
+        (
+            {"a.mp4": "", "a.txt": "\udcff"},
+            ".",
+            r"no video of .* \(a.mp4: its caption is not text in UTF-8; save it as that\); put",
+        ),
         ({"l.csv": "name,caption\na.mp4,x\n"}, "l.csv", "has no column file .*; it has name, caption"),
         ({"l.csv": "file,caption\n,x\n"}, "l.csv", "line 2: no file is named"),
         ({"l.jsonl": '{"file": "a.mp4", "caption": "x"}\n[1]\n'}, "l.jsonl", "line 2: not a JSON object"),
@@ -59,7 +64,7 @@ def test_a_list_in_a_folder_comes_before_text_files(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_used_is_said_in_one_line(tmp_path: Path, files: dict[str, str], source: str, said: str) -> None:
     for name, text in files.items():
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, errors="surrogateescape")
     with pytest.raises(ConfigError, match=said) as raised:
         find_videos(tmp_path / source)
     assert "\n" not in str(raised.value)

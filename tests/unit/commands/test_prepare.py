@@ -82,6 +82,21 @@ def test_videos_become_clips_and_what_cannot_is_listed(videos: Path) -> None:
     assert (videos.parent / "clips" / SHEET).read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_caption_that_is_not_utf_8_leaves_its_video_out_until_it_is_saved_so(videos: Path) -> None:
+    caption = videos / "b.txt"
+    caption.write_bytes("a red boat, na\u00efve".encode("latin-1"))
+    assert [Path(clip.video).stem for clip in prepared(videos).clips] == ["a", "c"]
+    assert "b.mp4: its caption is not text in UTF-8; save it as that" in (videos.parent / "clips" / SKIPPED).read_text()
+    caption.write_text("a red boat, na\u00efve", encoding="utf-8")
+    assert "a red boat, na\u00efve" in [clip.caption for clip in prepared(videos).clips]
+
+
+def test_a_caption_that_was_missing_is_read_once_it_is_there(videos: Path) -> None:
+    assert len(prepared(videos)) == 3
+    (videos / "silent.txt").write_text("a green boat")
+    assert [clip.caption for clip in prepared(videos).clips][-1] == "a green boat"
+
+
 def test_the_rate_of_a_video_does_not_matter(videos: Path) -> None:
     """The same brightening in 1.25 s, at 16, 32 and 8 pictures a second."""
     clips = prepared(videos)

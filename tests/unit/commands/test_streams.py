@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from millstream.commands.train.streams import CHUNKS, sample_prompts
 from millstream.commands.train.tune import run_tuning
 from millstream.engine.engine import Engine
+from millstream.models.wan.text import UMT5Embedder
 from millstream.trainer.tuning.dataset import ClipSet
 from millstream.video.reader import VideoReader
 from millstream.video.writer import VideoWriter
@@ -71,6 +72,14 @@ def test_the_last_sample_is_what_the_engine_streams_with_the_lora_that_was_left(
         assert (run / f"samples/step-000004/{number}.mp4").read_bytes() == (tmp_path / f"expected-{number}.mp4").read_bytes()
     before, after = (frames_of(run / f"samples/step-00000{step}/0.mp4").astype(int) for step in (0, 4))
     assert np.abs(before - after).max() > 0, "and it is not what was streamed before"
+
+
+def test_words_of_sample_prompts_that_the_model_reads_over_are_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(UMT5Embedder, "unknown", lambda self, text: [word for word in text.split() if word == "boat"])
+    tuned(tmp_path, "run", RECIPE + SAMPLES)
+    assert capsys.readouterr().err.count("sample_prompts: wan-tiny has no word for boat\n") == 1
 
 
 def test_training_does_not_notice_that_it_is_watched(tmp_path: Path) -> None:

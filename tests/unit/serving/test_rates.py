@@ -220,6 +220,23 @@ def test_one_that_nobody_watches_makes_room_for_somebody_who_waits() -> None:
         assert states.table.entries[waits].life.state == "placed"
 
 
+def test_one_that_nobody_watches_makes_room_for_somebody_who_plays_slower_than_they_wish() -> None:
+    with server() as states:
+        states.engine.chunk_s = 0.6
+        warmed(states)
+        left = states.open(64, 16.0, "auto", False, False, None, "pause", idle_s=600.0)
+        states.watch(left)
+        play(states, 10.0)
+        states.unwatch(left)
+        play(states, 10.0)
+        assert states.table.entries[left].life.state == "placed", "it is in nobody's way"
+        stays = states.open(64, 16.0, "auto", False, False, None, "run")
+        assert rates(states, stays)[-1] < 16.0
+        play(states, 20.0)
+        assert states.table.entries[left].life.state == "parked"
+        assert rates(states, stays)[-1] == 16.0
+
+
 @pytest.mark.parametrize("fps", [0.0, -1.0, 240.0001, 10_000.0, float("nan"), float("inf")])
 def test_a_rate_that_cannot_be_is_refused_as_it_was_said(fps: float) -> None:
     with pytest.raises(ConfigError) as refused:

@@ -90,6 +90,13 @@ def test_closing_a_session_gives_its_memory_back() -> None:
     assert run(session, 1) == []
 
 
+@pytest.mark.parametrize("asked", [{"chunks": -1}, {"num_frames": -5}])
+def test_fewer_chunks_than_none_are_refused_before_one_is_made(asked: dict[str, int]) -> None:
+    engine = tiny_engine()
+    with pytest.raises(ConfigError, match=f"0 chunks or frames or more, got {min(asked.values())}"):
+        engine.stream(engine.session("sea", **SMALL)).stream(**asked)
+
+
 def test_a_session_that_is_dropped_gives_its_memory_back_too() -> None:
     engine = tiny_engine()
     before = set(engine.generator.caches)

@@ -54,6 +54,11 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     one_line(error, tmp_path, "is a folder")
 
 
+def test_an_address_is_called_one() -> None:
+    with pytest.raises(VideoError, match="is an address, and this takes a file"):
+        VideoReader("https://example.org/sea.mp4")
+
+
 def test_a_name_no_disk_allows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VideoError) as error:
         VideoReader(tmp_path / ("x" * 300))
