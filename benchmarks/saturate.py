@@ -12,7 +12,7 @@ from millstream.load.visitor import Visitor, VisitRefused
 
 MAX_CHUNK_FRAMES = 16
 """More than a chunk has."""
-PRECISION = 0.005
+PRECISION = 0.001
 """By how much of itself the rate that is found may be too low."""
 SLOWEST_FPS = 0.5
 
