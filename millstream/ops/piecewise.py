@@ -6,8 +6,9 @@ caller's affair (`trainer/sequence.py`).
 
 Kernels like a number of keys that is a multiple of 128. So zeros may follow each unit of the keys: a query's output is then
 divided by the share of its sum of exponentials that is not theirs, and goes back with the sum without them: keys of zeros
-give queries no gradient, and their own is cut off. That takes one sum from another in float32, so it wants keys whose mean
-exponential is not much below the zeros' own: at e^-9 a thousandth is lost, at e^-16 a quarter, at e^-24 there is nothing left.
+give queries no gradient, and their own is cut off. That takes one sum from another in float32, so the zeros' must not be most
+of it: it would be where a query is far from all keys. What the keys have in common is taken from them first, which changes all
+scores of a query alike and so nothing of attention; the mean exponential of all keys is then 1 or more, and that of zeros is 1.
 Shapes: B batch, L tokens, W keys with zeros between them, N heads, H head width.
 """
 
@@ -75,6 +76,8 @@ def attend_pieces(q_BLNH: Tensor, k_BLNH: Tensor, v_BLNH: Tensor, pieces: Sequen
 
 def attend_beside(q_BLNH: Tensor, k_BLNH: Tensor, v_BLNH: Tensor, pieces: PiecesBeside) -> Tensor:
     """The same in half precision by cuDNN, beside each other."""
+    if pieces.filled > pieces.unit:
+        k_BLNH = _apart(k_BLNH)
     k_BWNH, v_BWNH = (_with_zeros(x, pieces) for x in (k_BLNH, v_BLNH))
     made = _attend_spans(q_BLNH, k_BWNH, v_BWNH, pieces.numbers)
     return torch.cat(made[: len(made) // 2], dim=1)
@@ -204,6 +207,12 @@ def _among_zeros(piece: TokenPiece, unit: int, filled: int) -> KeySpan:
 
     zeros = sum(map(_length, piece.sees)) // unit * (filled - unit)
     return KeySpan(piece.queries, tuple(map(moved, piece.sees)), zeros)
+
+
+def _apart(k_BLNH: Tensor) -> Tensor:
+    """Keys without what all have in common, of which they have no gradient: all scores of a query change alike."""
+    common_B1NH = k_BLNH.detach().mean(dim=1, keepdim=True, dtype=torch.float32)
+    return (k_BLNH.float() - common_B1NH).to(k_BLNH.dtype)
 
 
 def _with_zeros(x_BLNH: Tensor, pieces: PiecesBeside) -> Tensor:

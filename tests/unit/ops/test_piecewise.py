@@ -35,6 +35,23 @@ def test_pieces_beside_each_other_give_what_they_give_in_turn(layout: str, unit:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("away", [1.0, 2.0, 3.0])
+def test_queries_that_are_far_from_all_keys_lose_nothing_to_the_zeros(away: float) -> None:
+    """Mean scores of -3, -11 and -25."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, weights = (torch.randn(1, 378, 3, 8, generator=generator) for _ in range(4))
+    given = [each.requires_grad_() for each in (q + away, k - away, v)]
+    pieces = LAYOUTS["some of its past, and itself"]
+
+    def grads(out: Tensor, given: list[Tensor]) -> tuple[Tensor, ...]:
+        return out, *torch.autograd.grad((out * weights.to(out.dtype)).sum(), given)
+
+    exact = [each.detach().double().requires_grad_() for each in given]
+    expected = grads(attend_pieces(*exact, pieces), exact)
+    for found, wanted in zip(grads(attend_beside(*given, PiecesBeside.of(pieces, UNIT)), given), expected, strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_few_zeros_fill_a_unit_and_many_do_not() -> None:
     assert [filled_unit(unit) for unit in (126, 128, 1560, 4680, 2160)] == [128, 128, 1560, 4736, 2176]
 
