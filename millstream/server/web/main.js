@@ -2,7 +2,7 @@
 
 import { Branches } from "./branches.js";
 import { Composer } from "./composer.js";
-import { whyNotInstead, whyRefused } from "./door.js";
+import { whyNotInstead } from "./door.js";
 import { canPlayFragments } from "./fragments.js";
 import { Elsewhere } from "./elsewhere.js";
 import { Futures } from "./futures.js";
@@ -14,6 +14,7 @@ import { NewStream } from "./newstream.js";
 import * as shortcuts from "./shortcuts.js";
 import { SourceChoice } from "./source.js";
 import { Stage } from "./stage.js";
+import { Standing } from "./standing.js";
 import { Steering } from "./steering.js";
 import { Stream } from "./stream.js";
 import { Timeline } from "./timeline.js";
@@ -24,7 +25,6 @@ import * as strings from "./strings.js";
 const $ = (id) => document.getElementById(id);
 const REFRESH_MS = 500;
 const MAX_STALL_S = 0.03; // of a second; more than that is seen
-const WARN_AGAIN_S = 60; // the same warning is not repeated sooner
 const STILLS = ["jpeg", "webp"]; // the quickest to encode first
 
 const toast = toaster($("toast"));
@@ -100,13 +100,14 @@ new Midi(
 );
 
 const view = new URLSearchParams(location.search).get("view");
+const standing = new Standing({ chip: $("chip"), rate: $("rate-note"), newStream: $("new-stream") }, stream, {
+  stage, toast, view, startOver,
+});
 let promptInForce = "";
 const NOTHING = { index: -1, media_s: 0 };
 let newest = NOTHING;
 let dropped = 0;
-let strained = false;
 let lacksFrames = false; // a camera or a file that it restyles is gone, as after a reload
-let refusal; // the code of the error, where there was one
 let stalled_s = 0;
 
 // What a person asks for.
@@ -186,7 +187,7 @@ function begin(opening) {
   stage.reset();
   futures.clear();
   meters.clear();
-  explainRate("");
+  standing.explainRate("");
   composer.say("");
   source.rest();
   lacksFrames = false;
@@ -228,7 +229,7 @@ stream.addEventListener("live", ({ detail: { format, config, note } }) => {
   const shape = geometry(config);
   timeline.open(stream.live.session);
   stage.prepare({ format, ...shape, lead_s: config.lead_s }, { onFrame, onChunk, onThumbnail });
-  explainRate(note);
+  standing.explainRate(note);
   newStream.show(config);
   steering.show(config, source);
   if (config.input && source.sendsFrames) sendFrames();
@@ -240,7 +241,7 @@ stream.addEventListener("rate", ({ detail: { fps, lead_s, note } }) => {
   Object.assign(stream.live.config, { fps, lead_s });
   stage.setPace({ fps, lead_s });
   if (source.isPumping) sendFrames();
-  explainRate(note);
+  standing.explainRate(note);
 });
 
 stream.addEventListener("packet", ({ detail }) => {
@@ -253,7 +254,7 @@ stream.addEventListener("packet", ({ detail }) => {
     timeline.add(stream.live.session, header, stream.arrived(header));
     meters.chunk(header);
     composer.doubt(header.unknown);
-    if (header.dropped > dropped) warn(strings.slowReader(header.dropped));
+    if (header.dropped > dropped) standing.warn(strings.slowReader(header.dropped));
     dropped = header.dropped;
   }
   stage.receive(detail);
@@ -263,9 +264,7 @@ stream.addEventListener("stats", ({ detail }) => {
   meters.stats(detail);
   const stalledNow = detail.stalled_s - stalled_s;
   stalled_s = detail.stalled_s;
-  strained = stalledNow > MAX_STALL_S && detail.utilisation >= 1;
-  if (strained && stream.phase === "live") warn(strings.overloaded());
-  showChip();
+  standing.strain(stalledNow > MAX_STALL_S && detail.utilisation >= 1);
 });
 
 stream.addEventListener("network", ({ detail }) => meters.network(detail.ms));
@@ -296,8 +295,6 @@ stream.addEventListener("phase", ({ detail }) => {
     return;
   }
   document.body.dataset.phase = phase;
-  refusal = detail.code;
-  showChip();
   $("welcome").hidden = stream.hasPicture || phase !== "idle" || view !== null;
   $("soon").hidden = stream.hasPicture || !["connecting", "live"].includes(phase);
   $("pause-label").textContent = phase === "paused" ? "Resume" : "Pause";
@@ -305,41 +302,10 @@ stream.addEventListener("phase", ({ detail }) => {
   $("pause-icon").setAttribute("href", `icons.svg#${phase === "paused" ? "play" : "pause"}`);
   for (const id of ["record", "save", "share", "fork", "cut", "pause", "stop"]) $(id).disabled = !stream.running;
   composer.setRunning(stream.running || phase === "lost");
-  explain(phase, detail);
-});
-
-/** Which rate the stream has, and why. */
-function explainRate(note) {
-  $("rate-note").hidden = !note;
-  $("rate-note").textContent = strings.sentence(note);
-}
-
-/** Words for the phases in which there is no moving picture. */
-function explain(phase, detail) {
-  const own = { action: "Start your own", act: () => location.assign("/") };
-  const again = view ? own : { action: "Start again", act: () => startOver() };
-  const instead = detail.offer ? { action: strings.offer(detail.offer), act: () => startOver(detail.offer) } : again;
-  const sayings = {
-    waiting: () => stage.say(strings.waiting(detail), { action: "Leave the line", act: () => stream.greet() }),
-    paused: () => (view === null ? stage.hush() : stage.say(strings.pausedByOwner())),
-    lost: () => stage.say(strings.lost(stream.hasPicture, detail.retry_s), { action: "Try now", act: () => stream.reconnect() }),
-    refused: () => stage.say(strings.denied(detail), instead),
-    ended: () => stage.say(strings.ended(detail), again),
-  };
-  (sayings[phase] ?? (() => stage.hush()))();
+  standing.show(detail);
   if (["lost", "refused", "ended"].includes(phase)) keeping.interrupt();
   if (["refused", "ended"].includes(phase)) source.rest();
-  if (phase === "refused") $("new-stream").open = true; // where a smaller one can be asked for
-  if (phase === "lost" && stream.hello === null) knock();
-}
-
-/** Not once greeted: there may be a reason. */
-async function knock() {
-  const refusal = await whyRefused(stream.key);
-  if (refusal === null || stream.phase !== "lost") return;
-  stage.say(strings.turnedAway(refusal));
-  $("new-stream").open = true;
-}
+});
 
 // What is seen.
 
@@ -368,19 +334,6 @@ setInterval(() => {
 function geometry({ size, height, width, fps }) {
   const [rows, columns] = size ? size.split("x").map(Number) : [height, width];
   return { height: rows, width: columns, fps };
-}
-
-function showChip() {
-  document.body.toggleAttribute("data-strained", strained);
-  const text = strings.chip(stream.phase, { watching: view !== null, strained, refusal });
-  if ($("chip").textContent !== text) $("chip").textContent = text;
-}
-
-let warnedAt = -Infinity;
-function warn(text) {
-  if (performance.now() - warnedAt < WARN_AGAIN_S * 1000) return;
-  warnedAt = performance.now();
-  toast(text);
 }
 
 function useKey() {
