@@ -27,7 +27,7 @@ from millstream.fleet.fleet import LiveFleet
 from millstream.fleet.gateway import create_gateway
 from millstream.fleet.kuberay import PASSING_ON, SECRET_VARIABLE
 from millstream.fleet.replica_link import ReplicaAddress
-from millstream.fleet.replica_server import STOP_S, ReplicaServer, ReplicaStart
+from millstream.fleet.replica_server import ReplicaServer, ReplicaStart
 from millstream.fleet.tickets import SECRET_BYTES
 from millstream.fleet.watching import standing
 from millstream.server.access.auth import Access, access_for, is_local
@@ -48,6 +48,8 @@ HEAD = "node:__internal_head__"
 PLACED_WITHIN_S = 60.0
 """For Ray to find room for a replica; a cluster that grows by itself may take longer, and is asked again."""
 KNOCK_S = 5.0
+ANSWER_S = 15.0
+"""For a replica's actor to say what it knows."""
 OWN_STORE_BYTES = 100 * 2**20
 """Of a cluster on this machine alone: hardly anything goes through Ray."""
 
@@ -110,7 +112,7 @@ def current_secret() -> bytes | None:
     """Of the fleet that runs: its replicas go on with it."""
     for name in _replica_names():
         try:
-            secret: bytes = ray.get(ray.get_actor(name, NAMESPACE).secret.remote(), timeout=STOP_S)
+            secret: bytes = ray.get(ray.get_actor(name, NAMESPACE).secret.remote(), timeout=ANSWER_S)
         except (ValueError, ray.exceptions.RayError):
             continue
         return secret
@@ -269,7 +271,9 @@ def _replica_names() -> list[str]:
 
 def _end(name: str) -> None:
     with suppress(ValueError, ray.exceptions.RayError):  # it may have gone by itself
-        ray.get(ray.get_actor(name, NAMESPACE).stop.remote(), timeout=STOP_S + 5)
+        actor = ray.get_actor(name, NAMESPACE)
+        patience_s = ray.get(actor.patience_s.remote(), timeout=ANSWER_S)
+        ray.get(actor.stop.remote(), timeout=patience_s + ANSWER_S)
     with suppress(ValueError):
         ray.kill(ray.get_actor(name, NAMESPACE), no_restart=True)
     with suppress(ValueError):

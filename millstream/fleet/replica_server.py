@@ -23,7 +23,8 @@ from millstream.fleet.replica_link import ReplicaAddress
 
 LAST_WORDS = 2000
 """Of a server that did not come up."""
-STOP_S = 15.0
+GRACE_S, PAST_GRACE_S = 10.0, 5.0
+"""For a server to end in where its table says nothing, and from then on until it ends wherever it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,11 @@ class ReplicaStart:
     version: str
     keys: Mapping[str, Any]
 
+    @property
+    def patience_s(self) -> float:
+        """For its server to end by itself."""
+        return float(self.table.serve.get("grace", GRACE_S)) + PAST_GRACE_S
+
     def command(self, host: str, data: Path) -> list[str]:
         options: dict[str, Any] = {
             "host": host,
@@ -47,6 +53,7 @@ class ReplicaStart:
             "model": self.table.model,
             "topology": self.table.topology,
             "keep": self.keep,
+            "grace": GRACE_S,
             "data": str(data),
         }
         if self.table.weights is not None:
@@ -108,6 +115,9 @@ class ReplicaServer:
     def secret(self) -> bytes:
         return self._start.secret
 
+    def patience_s(self) -> float:
+        return self._start.patience_s
+
     def pid(self) -> int:
         """Of the server."""
         return self._process.pid
@@ -117,7 +127,7 @@ class ReplicaServer:
         self._is_told = True
         self._process.terminate()
         try:
-            self._process.wait(STOP_S)
+            self._process.wait(self._start.patience_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
 
