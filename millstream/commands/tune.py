@@ -23,7 +23,7 @@ from rich.table import Column, Table
 from millstream.commands.log_lines import LogLines
 from millstream.commands.plan.tune import choose_placement
 from millstream.commands.report import describe
-from millstream.commands.train.run_folder import keep_record, refuse_other_recipe, say_stopping, writing_to
+from millstream.commands.train.run_folder import RUN, keep_record, refuse_other_recipe, say_stopping, writing_to
 from millstream.commands.train.tune import process_group
 from millstream.core.config import SPATIAL_STRIDE, ModelSpec
 from millstream.core.files import Staging
@@ -40,7 +40,7 @@ from millstream.trainer.policy.evaluation import Evaluation
 from millstream.trainer.policy.recipe import PolicyRecipe, read_policy_recipe
 from millstream.trainer.policy.run import PolicyReport, PolicyRun, make_actor, make_batches
 from millstream.trainer.tuning.export import check_export, export
-from millstream.video.writer import VideoWriter
+from millstream.video.writer import VideoWriter, check_parent_writable
 
 PAGE, SAMPLES = "curves.html", "samples"
 MIB = 2**20
@@ -54,10 +54,11 @@ def run_tune(path: Path, *, out: Path | None, device: str, dry_run: bool) -> Pat
     spec = find_model(recipe.model)
     recipe.check(spec, path.parent)
     check_export(recipe, spec)
+    folder = out or path.with_suffix("")
+    check_parent_writable(folder / RUN)
     if dry_run:
         Console().print(_table(recipe, spec))
         return None
-    folder = out or path.with_suffix("")
     with writing_to(folder):
         refuse_other_recipe(folder, path)
         return _train(recipe, spec, path, folder, device)

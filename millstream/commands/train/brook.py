@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from millstream.commands.train.gallery import Gallery
-from millstream.commands.train.run_folder import say_stopping, writing_to
+from millstream.commands.train.run_folder import RUN, say_stopping, writing_to
 from millstream.commands.train.stage_progress import StageProgress
 from millstream.commands.train.tune import process_group
 from millstream.core.errors import ConfigError
@@ -27,6 +27,7 @@ from millstream.trainer.evaluate.classifier import ClipClassifier
 from millstream.trainer.loop import StepReport
 from millstream.trainer.plan import RECIPES, RunPlan, read_plan
 from millstream.trainer.share import ALONE, BatchShare
+from millstream.video.writer import check_parent_writable
 
 MIB = 2**20
 
@@ -37,6 +38,7 @@ def run_train_brook(*, recipe: Path | None, smoke: bool, out: Path, device: str,
     plan = read_plan(recipe or RECIPES / ("brook-smoke.toml" if smoke else "brook.toml"))
     if until is not None:
         plan.stage(until)
+    check_parent_writable(out / RUN)
     console = Console(stderr=True)
     if dry_run:
         console.print(_table(plan))

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from rich.console import Console
 from torch import Tensor
 from torch.nn import functional
 
@@ -28,7 +29,7 @@ from millstream.commands.train.captions import SILENT, CaptionedVideo, find_vide
 from millstream.commands.train.run_folder import writing_to
 from millstream.commands.train.selection import FoundClip, LeftOut, select
 from millstream.commands.train.sizes import nearest, parse_sizes
-from millstream.core.config import TEMPORAL_STRIDE, pixel_frames
+from millstream.core.config import TEMPORAL_STRIDE, ModelSpec, pixel_frames
 from millstream.core.errors import ConfigError, VideoError
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
@@ -116,6 +117,14 @@ def run_prepare(request: PrepareRequest) -> str:
     return f"{request.out}: {found}{buckets}{left_out}; look at {request.out / SHEET}{no_word}"
 
 
+def _say_what_is_no_chunk(frames: int, spec: ModelSpec) -> None:
+    """Before hours of work: a recipe would have to be told."""
+    if more := frames % spec.stream.frames_per_chunk:
+        said = f"clips of {frames} latent frames are not whole chunks of {spec.stream.frames_per_chunk}"
+        fix = f"give --frames {frames - more + spec.stream.frames_per_chunk}, or set frames_per_chunk in the recipe"
+        Console(stderr=True).print(f"{said}, as {spec.name} streams them; {fix}", soft_wrap=True, highlight=False)
+
+
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
@@ -133,6 +142,7 @@ def prepare(request: PrepareRequest) -> Prepared | None:
     own = spec.stream.height, spec.stream.width
     sizes = parse_sizes(request.sizes, own) if request.sizes else (own,)
     videos = find_videos(request.source)
+    _say_what_is_no_chunk(request.latent_frames, spec)
     device = choose_device(request.device)
     weights = find_weights(spec.name, request.weights)
     model = load_model(spec, weights, device=device, dtype=working_dtype(device), with_dit=False)

@@ -43,6 +43,7 @@ from millstream.trainer.tuning.export import check_export, export
 from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
 from millstream.trainer.tuning.run import TuningRun, check_card
 from millstream.trainer.tuning.translate import read_deepspeed
+from millstream.video.writer import check_parent_writable
 
 GPUS_A_MACHINE = 8
 
@@ -54,6 +55,8 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
     recipe.check(spec.dit)
     check_export(recipe, spec)
     config = None if deepspeed is None else read_deepspeed(deepspeed)
+    folder = out or path.with_suffix("")
+    check_parent_writable(folder / RUN)
     if dry_run:
         if (path.parent / recipe.data / CARD).exists():
             check_card(recipe, spec, read_card(path.parent / recipe.data))
@@ -61,7 +64,6 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
         return None
     recipe.check_ranks(int(os.environ.get("WORLD_SIZE", "1")))
     clips = ClipSet(path.parent / recipe.data)
-    folder = out or path.with_suffix("")
     with writing_to(folder), process_group(device) as here, Interrupt(say_stopping) as interrupt:
         refuse_other_recipe(folder, path)
         _refuse_other_clips(folder, clips, recipe)

@@ -82,6 +82,14 @@ def test_videos_become_clips_and_what_cannot_is_listed(videos: Path) -> None:
     assert (videos.parent / "clips" / SHEET).read_bytes().startswith(b"\x89PNG")
 
 
+def test_clips_that_are_no_whole_chunks_are_said_first(videos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(prepared(videos, latent_frames=2)) == 3
+    said = "clips of 2 latent frames are not whole chunks of 3, as brook streams them"
+    assert capsys.readouterr().err.startswith(f"{said}; give --frames 3, or set frames_per_chunk in the recipe")
+    assert len(prepared(videos, out=videos.parent / "whole")) == 3
+    assert "chunks" not in capsys.readouterr().err
+
+
 def test_a_caption_that_is_not_utf_8_leaves_its_video_out_until_it_is_saved_so(videos: Path) -> None:
     caption = videos / "b.txt"
     caption.write_bytes("a red boat, na\u00efve".encode("latin-1"))

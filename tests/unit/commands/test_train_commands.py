@@ -177,6 +177,15 @@ def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_dry_run_refuses_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    code, said, errors = millstream("train", "brook", "--dry-run", "--out", tmp_path / "taken" / "run")
+    assert (code, said) == (2, "")
+    assert errors.splitlines() == [
+        f"error: {tmp_path}/taken/run/run.json: {tmp_path}/taken is not a folder; choose another --out"
+    ]
+
+
 def test_a_dry_run_of_a_recipe_says_what_is_held_where(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     plain = (
