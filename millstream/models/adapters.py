@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from millstream.core.files import Staging
 from millstream.models.dit import CausalDiT
 from millstream.models.weights.parts import canonical
+from millstream.models.weights.same_bytes import save_alike
 
 AdaptedPart = Literal["self_attn", "cross_attn", "ffn"]
 """Of a block: all linear layers of it."""
@@ -87,4 +87,4 @@ def save_adapters(path: Path, learnt: Mapping[str, Tensor], alpha: float, about:
             tensors[f"{stem}.{factor}.weight"] = learnt[f"{layer}.{factor}.weight"].to("cpu", torch.float32).contiguous()
         tensors[f"{stem}.alpha"] = torch.tensor(alpha)
     with Staging(path.parent) as staging:
-        save_file(tensors, staging.path(path.name), metadata=dict(about))
+        save_alike(tensors, staging.path(path.name), about)

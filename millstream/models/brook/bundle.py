@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from millstream.core.config import BrookTextConfig, BrookVAEConfig, ModelSpec
@@ -24,6 +23,7 @@ from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
 from millstream.models.empty import empty_modules
 from millstream.models.weights.fill import Filling, Keep, everything
+from millstream.models.weights.same_bytes import save_alike
 
 FORMAT = "millstream-brook-1"
 
@@ -65,7 +65,7 @@ def save_bundle(
     }
     metadata = {"format": FORMAT, "vocabulary": json.dumps(vocabulary), "card": json.dumps(card)}
     with Staging(path.parent) as staging:
-        save_file(tensors, staging.path(path.name), metadata=metadata)
+        save_alike(tensors, staging.path(path.name), metadata)
 
 
 def read_card(path: Path) -> dict[str, Any]:
