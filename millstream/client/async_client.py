@@ -11,7 +11,7 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -40,7 +40,7 @@ from millstream.core.client_messages import (
     Steer,
     View,
 )
-from millstream.core.controls import AnyControl, Receipt, SetPrompt, Switch
+from millstream.core.controls import AnyControl, Control, Receipt, SetPrompt, Switch
 from millstream.core.errors import ClientError, MillstreamError
 from millstream.core.server_messages import (
     BranchKept,
@@ -74,6 +74,8 @@ async def connect_async(
     url: str, *, key: str | None = None, format: StillFormat = "jpeg", tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[AsyncClient]:
     """A client for as long as the block lasts. A session that it steers ends with it, unless it has said `detach`."""
+    if format not in (known := get_args(StillFormat)):
+        raise ClientError(f"format must be one of {', '.join(known)}, got {format!r}")
     try:
         connection = await FollowedConnection.open(url, key=key, tls=tls)
     except MillstreamError as error:
@@ -110,6 +112,8 @@ class AsyncClient:
         self._asking = asyncio.Lock()
         self._wanted: type[ServerMessage] | None = Hello
         self._answer: asyncio.Future[ServerMessage] = asyncio.get_running_loop().create_future()
+        self._patience: asyncio.TimerHandle | None = None
+        """With the server's answer; with a line there is no end of it."""
         self._news = asyncio.Event()
         """A chunk has come, or none will come any more."""
         self._broken: ClientError | None = None
@@ -119,7 +123,7 @@ class AsyncClient:
         """A session of one's own: a prompt, or all that can be said about one."""
         asked = Ask(prompt=ask) if isinstance(ask, str) else ask
         fields = {name: getattr(asked, name) for name in asked.__struct_fields__}
-        return await self._open(Start(version=VERSION, formats=self._formats, **fields), patient=asked.wait)
+        return await self._open(Start(version=VERSION, formats=self._formats, **fields))
 
     async def attach(self, session: str) -> LiveMessage:
         """Come back to a session of one's own."""
@@ -136,6 +140,8 @@ class AsyncClient:
     async def steer(self, control: str | AnyControl, *, at_chunk: int | None = None) -> Receipt:
         """Ask for a change; a text is a new prompt. The receipt says from which chunk on it can apply."""
         asked = SetPrompt(prompt=control) if isinstance(control, str) else control
+        if not isinstance(asked, Control):
+            raise ClientError(f"steer takes a text or a control of millstream.core.controls, got {control!r}")
         named = msgspec.structs.replace(asked, id=asked.id or self._controls.next_id())
         self._controls.sent(named.id)
         try:
@@ -183,10 +189,11 @@ class AsyncClient:
             self._news.clear()
             if (chunk := self._buffer.take()) is not None:
                 return chunk
-            if self._broken is not None:
-                raise self._broken
+            self._refuse_when_broken()
             if self.ended is not None:
                 return None
+            if self.live is None and not self._asking.locked():
+                raise ClientError("there is no session yet: start, attach, view or restore first")
             await self._news.wait()
 
     async def save(self) -> Saved:
@@ -245,17 +252,16 @@ class AsyncClient:
             if self.ended is None and self._broken is None:
                 self._fail(ClientError("the connection is not read any more"))  # so that nobody waits in vain
 
-    async def _open(self, opening: Opening, *, patient: bool = False) -> LiveMessage:
-        return await self._ask(opening, LiveMessage, None if patient else PATIENCE_S)
+    async def _open(self, opening: Opening) -> LiveMessage:
+        return await self._ask(opening, LiveMessage)
 
-    async def _ask(self, message: AnyClientMessage, wanted: type[Answer], patience_s: float | None = PATIENCE_S) -> Answer:
+    async def _ask(self, message: AnyClientMessage, wanted: type[Answer]) -> Answer:
         """Shielded: who stops waiting must not leave an answer behind for the next question."""
-        return await asyncio.shield(self._converse(message, wanted, patience_s))
+        return await asyncio.shield(self._converse(message, wanted))
 
-    async def _converse(self, message: AnyClientMessage, wanted: type[Answer], patience_s: float | None) -> Answer:
+    async def _converse(self, message: AnyClientMessage, wanted: type[Answer]) -> Answer:
         async with self._asking:
-            if self._broken is not None:
-                raise self._broken
+            self._refuse_when_broken()
             if self.ended is not None:
                 raise ClientError(f"the session has ended: {self.ended.reason}", code=self.ended.cause)
             self._wanted, self._answer = wanted, asyncio.get_running_loop().create_future()
@@ -263,16 +269,15 @@ class AsyncClient:
                 await self._connection.say(message)
             except MillstreamError as error:
                 raise ClientError(str(error)) from None
-            return await self._answered(wanted, patience_s)
+            return await self._answered(wanted)
 
-    async def _answered(self, wanted: type[Answer], patience_s: float | None = PATIENCE_S) -> Answer:
+    async def _answered(self, wanted: type[Answer]) -> Answer:
+        late = ClientError(f"the server did not answer within {PATIENCE_S:g} s")
+        self._patience = asyncio.get_running_loop().call_later(PATIENCE_S, self._fail, late)
         try:
-            answer = await asyncio.wait_for(self._answer, patience_s)
-        except asyncio.TimeoutError:
-            error = ClientError(f"the server did not answer within {patience_s:g} s")
-            self._fail(error)
-            raise error from None
+            answer = await self._answer
         finally:
+            self._patience.cancel()
             self._wanted = None
         assert isinstance(answer, wanted), f"{answer!r} answered a question for {wanted}"
         return answer
@@ -301,10 +306,16 @@ class AsyncClient:
                 self.stats = heard
             case WaitingMessage():
                 self.waiting = heard
+                if self._patience is not None:
+                    self._patience.cancel()
             case EndedMessage():
                 self._end(heard)
             case ServerMessage():
                 self._resolve(heard)
+
+    def _refuse_when_broken(self) -> None:
+        if self._broken is not None:
+            raise self._broken.with_traceback(None)  # it may be raised again and again
 
     def _resolve(self, answer: ServerMessage) -> None:
         if self._wanted is not None and isinstance(answer, self._wanted) and not self._answer.done():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 import time
@@ -45,6 +46,10 @@ class Connection:
         """`ticket` is what another server gave to be let in here; `sock` is one that is connected already; `tls`, what to
         trust where that is not what the system trusts."""
         address = stream_address(url) + (f"?ticket={ticket}" if ticket else "")
+        if tls is not None and not address.startswith("wss:"):
+            raise ConfigError(f"tls is for an address that begins with https, got {url!r}")
+        if key is not None and not re.fullmatch(r"[!-~]+", key):
+            raise ConfigError("the key holds something that no key does, such as a space or the end of a line; take it away")
         try:
             opened = await connect(
                 address,
@@ -125,6 +130,5 @@ def _why(error: Exception) -> str:
 
 def _lost(error: websockets.ConnectionClosed) -> ProtocolBroken:
     close = error.rcvd
-    return ProtocolBroken(
-        f"the server closed the connection: {close.code} {close.reason}" if close else "the connection was lost"
-    )
+    said = close and f"{close.code} {close.reason}".strip()
+    return ProtocolBroken(f"the server closed the connection: {said}" if said else "the connection was lost")

@@ -58,7 +58,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     sink: int | None = None
     """How many of the first frames never leave the window."""
     noise_scale: float | None = None
-    """Video to video: share of noise mixed into the input, above 0, at most 1."""
+    """Video to video: share of noise mixed into the input, above 0, at most 1. Means nothing without `input` or `source`."""
     kv_bias: float | None = None
     """How much past frames weigh in attention, above 0, at most 1; below 1 a stream changes its mind more easily."""
     lead_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_LEAD_S)] | None = None

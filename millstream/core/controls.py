@@ -122,7 +122,7 @@ class SetKVBias(Control, frozen=True, kw_only=True, tag="kv_bias"):
 
 
 class Pause(Control, frozen=True, kw_only=True, tag="pause"):
-    """Plan no further chunk until resumed."""
+    """Plan no further chunk until resumed. What else is asked for that chunk applies when it is planned."""
 
 
 class Resume(Control, frozen=True, kw_only=True, tag="resume"):

@@ -6,15 +6,20 @@ import asyncio
 import math
 import re
 import socket
+import ssl
 import subprocess
 import sys
+import threading
+import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from millstream.client import Ask, Client, ClientChunk, ClientError, connect, connect_async
+from millstream.client import Ask, Client, ClientChunk, ClientError, async_client, connect, connect_async
 from millstream.client.chunk import ChunkBuffer
 from millstream.client.reading import Pictures, read
 from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSteps
@@ -199,6 +204,67 @@ def test_a_key_is_brought_and_without_it_the_servers_line_is_told(locked: Servin
 def test_what_is_no_address_is_said_in_one_line(url: str) -> None:
     with pytest.raises(ClientError, match="must look like"), connect(url):
         pass
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"key": KEY + "\n"}, "the key holds something that no key does"),
+        ({"format": "mp4"}, "format must be one of jpeg, webp, raw, got 'mp4'"),
+        ({"tls": ssl.create_default_context()}, "tls is for an address that begins with https"),
+    ],
+)
+def test_what_no_connection_can_have_is_said_in_one_line(server: Serving, wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ClientError, match=said) as refused, connect(server.url(), **wrong):
+        pass
+    assert KEY not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_can_never_come_is_not_waited_for(server: Serving) -> None:
+    with connect(server.url()) as client:
+        with pytest.raises(ClientError, match="there is no session yet: start"):
+            client.next_chunk()
+        client.start(SEA)
+        with pytest.raises(ClientError, match="steer takes a text or a control"):
+            client.steer({"type": "cut"})  # type: ignore[arg-type]
+        assert next_chunk(client).frames.any()
+
+
+def test_an_error_that_is_met_again_and_again_stays_as_long_as_it_is(server: Serving) -> None:
+    async def lengths() -> list[int]:
+        async with connect_async(server.url()) as client:
+            await client.start(SEA)
+            client.detach()
+            await client._connection._connection.vanish()
+            found = []
+            for _ in range(50):
+                with suppress(ClientError):
+                    while True:
+                        await client.next_chunk()
+                assert client._broken is not None
+                found.append(len(traceback.extract_tb(client._broken.__traceback__)))
+            return found
+
+    first, *_, last = asyncio.run(lengths())
+    assert first == last
+
+
+def test_in_line_one_waits_for_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not only who starts, also who comes back: longer than a server may take to answer."""
+    with serving(tmp_path, places=1) as crowded, connect(crowded.url()) as first, connect(crowded.url()) as second:
+        first.start(SEA)
+        snapshot = first.save().snapshot
+        monkeypatch.setattr(async_client, "PATIENCE_S", 1.5)
+        coming = threading.Thread(target=second.restore, args=(snapshot,))
+        coming.start()
+        crowded.until(lambda: second.waiting is not None, "it stands in line")
+        coming.join(1.6)
+        assert second.live is None
+        first.stop()
+        coming.join()
+        assert second.live is not None
+        assert next_chunk(second).frames.any()
 
 
 def test_nobody_there_is_said_in_one_line() -> None:

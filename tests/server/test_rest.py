@@ -19,11 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
+from millstream.core.controls import fill_empty
 from millstream.engine import snapshot
 from millstream.server import dialects
 from millstream.server.protocol import outputs, rest, videos, webrtc
 from millstream.server.protocol.bodies import first_bytes
 from millstream.server.sessions import hub
+from millstream.session import session
 from millstream.session.journal import read_journal
 from tests.server.clients.facts import differences
 from tests.server.serving import Serving, serving, wait_until
@@ -116,7 +118,12 @@ def test_what_is_known_of_ended_sessions_is_bounded_and_holds_no_frames(
     assert http.get(f"/v1/sessions/{names[0]}").status_code == 404
 
 
-def test_an_empty_prompt_is_refused_in_a_control_as_at_the_start(http: httpx2.Client) -> None:
+@pytest.mark.parametrize("calm", ["", "a calm sea"])
+def test_an_empty_prompt_is_refused_in_a_control_as_at_the_start(
+    http: httpx2.Client, monkeypatch: pytest.MonkeyPatch, calm: str
+) -> None:
+    """Also where a session of one's own would show something calm."""
+    monkeypatch.setattr(session, "fill_empty", lambda prompts, _: fill_empty(prompts, calm))
     path = f"/v1/sessions/{opened(http)['session']}/controls"
     for prompt in ("", "  "):
         assert http.post("/v1/sessions", json={"prompt": prompt}).status_code == 400

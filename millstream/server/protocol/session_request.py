@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from millstream.core.client_messages import Ask
 from millstream.core.config import parse_size
-from millstream.core.controls import as_mix
+from millstream.core.controls import as_mix, check_prompts
 from millstream.core.errors import ConfigError, PromptError
 from millstream.engine.engine import stream_config
 from millstream.server.access.keys import NAMELESS, Key
@@ -37,6 +37,7 @@ def request_of(hub: SessionHub, ask: Ask, key: Key = NAMELESS) -> OpenRequest:
 def _terms(hub: SessionHub, ask: Ask, key: Key) -> dict[str, Any]:
     if bool(ask.prompt) == bool(ask.prompts):
         raise PromptError("a session needs either prompt or prompts, not both and not neither")
+    check_prompts(prompts := as_mix(ask.prompts, ask.prompt))
     fps = ask.fps
     if fps is None:
         fps = "auto" if hub.card.fps == "auto" else key.capped(hub.card.fps)
@@ -44,7 +45,7 @@ def _terms(hub: SessionHub, ask: Ask, key: Key) -> dict[str, Any]:
     if rate == "auto" and ask.strict:
         raise ConfigError("strict needs a frame rate to be strict about: name fps, or leave strict out")
     return dict(
-        prompts=as_mix(ask.prompts, ask.prompt),
+        prompts=prompts,
         config=stream_config(hub.card.stream, **_changes(ask, fps)),
         rate=rate,
         lead_s=ask.lead_s,

@@ -208,6 +208,7 @@ class LiveSession:
 
     def control(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
         self._refuse_when_ended()
+        control.check()  # a session of one's own shows something calm for an empty prompt; who sends one is told
         receipt = self._parts.service.control(self.session_id, control, at_chunk=at_chunk)
         self.receipts.queued(receipt, self._parts.clock() if at_chunk is None else None)
         return receipt

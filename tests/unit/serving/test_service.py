@@ -357,6 +357,7 @@ def test_what_controls_have_made_of_a_session_is_known_to_those_who_come_later(e
         assert not before.paused
         assert service.metrics().paused == set()
         service.control("a", SetSeed(seed=before.seed + 1))
+        owner.digests(3)
         service.control("a", Pause())
         owner.wait_for(Applied)
         after = service.timeline("a")

@@ -194,6 +194,30 @@ def test_pause_holds_planning_and_resume_goes_on_with_what_was_asked_meanwhile()
     assert [receipt.chunk_index for receipt in run.timeline.take_receipts()] == [1, 1, 1]
 
 
+def test_what_is_asked_for_a_chunk_that_a_pause_holds_back_applies_when_that_is_planned() -> None:
+    """Whether it came before the pause or after: its receipt comes with the chunk that shows it."""
+    run = Run()
+    run.plan()
+    for control in (SetPrompt(id="a", prompt="a cat"), Pause(id="p"), SetSeed(id="s", seed=77)):
+        run.timeline.queue(control)
+    assert not run.timeline.absorb()
+    assert [receipt.control_id for receipt in run.timeline.take_receipts()] == ["p"]
+    assert (run.timeline.prompts[0].text, run.timeline.seed) != ("a cat", 77)
+    run.timeline.queue(Resume(id="r"))
+    envelope = run.plan()
+    assert (envelope.prompts[0].text, envelope.seed) == ("a cat", 77)
+    assert [receipt.control_id for receipt in run.timeline.take_receipts()] == ["a", "s", "r"]
+
+
+def test_a_paused_session_that_stops_applies_all_it_was_asked() -> None:
+    run = Run()
+    for control in (Pause(id="p"), SetSeed(id="s", seed=77), Stop(id="e")):
+        run.timeline.queue(control)
+    assert not run.timeline.absorb()
+    assert [receipt.control_id for receipt in run.timeline.take_receipts()] == ["p", "s", "e"]
+    assert run.timeline.stopped
+
+
 def test_stop_ends_planning_and_refuses_what_comes_after() -> None:
     run = Run()
     run.timeline.queue(Stop())
