@@ -47,12 +47,16 @@ class ConfigFile(TomlFile):
             if spelled in tables:
                 continue
             option = offered.get(field_name(spelled))
+            if option is None and isinstance(value, dict):
+                raise self.refusal((spelled,), "no such table; options stand above all tables")
             if option is None:
                 raise self.unknown((spelled,), [*offered, *tables])
             assert option.name is not None
             if option.name in self.fields:
                 raise self.refusal((spelled,), f"{self.fields[option.name]} says the same; leave one of them out")
             self.check_type((spelled,), value, _type_in_file(annotations[option.name]))
+            if value == "" and _kind(annotations[option.name]) is Path:
+                raise self.refusal((spelled,), "it is empty, and names a file or folder")
             try:
                 option.process_value(context, value)
             except typer.BadParameter as error:
@@ -87,18 +91,27 @@ def _is_named(name: str, message: str) -> bool:
 
 
 def _is_quoted(value: Any, message: str) -> bool:
-    return isinstance(value, str) and repr(value) in message
+    """Whether an error has what an option says, or one of what it says: `'cuda:99' is not here`, `none.pth is not there`."""
+    texts = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str) and each]
+    return any(repr(each) in message or message.startswith(f"{each} ") for each in texts)
 
 
 def _type_in_file(annotation: Any) -> Any:
     """Choices and paths are text there."""
-    if get_origin(annotation) is Annotated:
-        annotation, *about = get_args(annotation)
-        for each in about:
-            if isinstance(each, InFile):
-                return each.type
-    (kind,) = [each for each in get_args(annotation) if each is not type(None)] if _is_union(annotation) else [annotation]
+    about = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    for each in about:
+        if isinstance(each, InFile):
+            return each.type
+    kind = _kind(annotation)
     return str if isinstance(kind, type) and issubclass(kind, (Enum, Path)) else kind
+
+
+def _kind(annotation: Any) -> Any:
+    """Without what is said about it, and without None."""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    (kind,) = [each for each in get_args(annotation) if each is not type(None)] if _is_union(annotation) else [annotation]
+    return kind
 
 
 def _is_union(annotation: Any) -> bool:

@@ -245,6 +245,8 @@ def keyring_of(config: ConfigFile) -> Keyring | None:
     config.each_table(KEYS, KeyTable, keyring.add_table)
     if not keyring.names:
         raise config.refusal((KEYS,), "there are none; add one as [keys.NAME]")
+    if keyring.is_read_only:
+        raise config.refusal((KEYS,), "all are read-only, so nobody could open a session; add one that is not")
     return keyring
 
 

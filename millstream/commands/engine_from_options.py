@@ -13,6 +13,8 @@ from millstream.commands.memory import TextPlace, refuse_if_too_large
 from millstream.commands.paths import find_weights
 from millstream.core.config import StreamConfig
 from millstream.core.engine_config import EngineConfig, EngineOptions
+from millstream.core.errors import ConfigError
+from millstream.core.mesh_limits import MeshLimits
 from millstream.core.presets import find_model
 from millstream.core.speed import dtype_of, parse_speed
 from millstream.core.topology import FRONT
@@ -50,6 +52,8 @@ def check_or_join(config: EngineConfig) -> None:
     """Refuse what cannot be. Does not return on a rank of the mesh, which works for the front until it is let go."""
     topology, place, spec = config.topology, placement(), find_model(config.model)
     topology.check(spec.dit, head_groups=config.head_groups)
+    if place is None and topology.is_local and config.limits != MeshLimits():
+        raise ConfigError("--mesh-limits are of the ranks of a mesh, and local has none; name a --topology or leave them out")
     check_backend(config.compile_backend, config.speed)
     if place is not None and not (topology.is_local and place.world_size == 1):
         place.check(topology)

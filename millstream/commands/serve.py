@@ -20,6 +20,7 @@ import typer
 
 from millstream.commands.engine_from_options import check_or_join, load_engine, resolve
 from millstream.commands.memory import free_bytes, plain_out_of_memory, session_bytes, total_bytes
+from millstream.core.client_messages import MAX_LEAD_S
 from millstream.core.config import GIB, StreamConfig, pixel_frames
 from millstream.core.engine_config import EngineOptions
 from millstream.core.errors import ConfigError, EngineFailed
@@ -118,8 +119,12 @@ class ServeRequest:
         for option, size in sizes.items():
             if size is not None and not 0 < size < math.inf:
                 raise ConfigError(f"{option} must be above 0, got {size:g}")
+        if self.lead_s is not None and self.lead_s > MAX_LEAD_S:
+            raise ConfigError(f"--lead may be {MAX_LEAD_S:g} seconds at most, got {self.lead_s:g}")
         if not 0 < self.limits.grace_s < math.inf:
-            raise ConfigError(f"--grace must be above 0 seconds, got {self.limits.grace_s:g}")
+            raise ConfigError(f"--grace must be seconds above 0 that have an end, got {self.limits.grace_s:g}")
+        if self.osc is not None and self.keyring is not None:
+            raise ConfigError("--osc steers sessions without a key's name, and here each has one: leave it or the keys out")
         patience = {"--abandon": self.limits.abandon_s, "--idle": self.limits.idle_s, "--max-life": self.limits.max_life_s}
         for option, seconds in patience.items():
             if seconds is not None and not seconds > 0:
@@ -173,7 +178,7 @@ def serve(request: ServeRequest) -> None:
         log.info("fast: %s", engine.speed)
         if osc is not None:
             log.info("OSC at %s:%d", *osc.socket.getsockname()[:2])
-        service = _service(request, engine)
+        service = _service(request, engine, stream)
         card = replace(model_card(engine, request.lead_s, stream, request.fps), moves=member is not None, sources=sources)
         make_hub = partial(SessionHub, service, card, archive=Archive(engine, store), stores=stores, limits=request.limits)
         app = create_app(make_hub, replace(app_config(access, ice_servers, member), osc=osc))
@@ -273,9 +278,11 @@ def _declared_bytes(engine: Engine, config: StreamConfig) -> int:
     return one * (1 + engine.config.rewind.num_states(one))
 
 
-def _service(request: ServeRequest, engine: Engine) -> Service:
+def _service(request: ServeRequest, engine: Engine, stream: StreamConfig) -> Service:
     free = free_bytes(engine.device) - engine.visiting_bytes
     budget = int(request.memory_gib * GIB) if request.memory_gib else int(MEMORY_SHARE * free)
+    if request.memory_gib and budget < (one := _declared_bytes(engine, stream)):
+        raise ConfigError(f"--memory {request.memory_gib:g} GiB holds no session, which takes {one / GIB:.2f} GiB: give more")
     return Service(
         engine,
         admission=AdmissionConfig(

@@ -72,7 +72,10 @@ def access_for(
     if api_key is not None:
         if keyring is not None:
             raise ConfigError("--api-key is one for everybody, and there are keys with names: give it one too, or leave it out")
-        keyring = Keyring.of_one(api_key)
+        try:
+            keyring = Keyring.of_one(api_key)
+        except ConfigError as error:
+            raise ConfigError(f"--api-key, or MILLSTREAM_API_KEY: {error}") from None
     for origin in origins:
         if origin != NO_ORIGIN and (not ORIGIN.fullmatch(origin) or not _netloc(origin)):
             raise ConfigError(

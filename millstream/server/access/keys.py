@@ -131,6 +131,10 @@ class Keyring:
     def names(self) -> list[str]:
         return [key.name for key in self._keys.values() if key.name]
 
+    @property
+    def is_read_only(self) -> bool:
+        return all(key.read_only for key in self._keys.values())
+
     def find(self, brought: Sequence[str]) -> Key | None:
         """Whose one of these is."""
         digests = [_digest(text) for text in brought]

@@ -83,7 +83,11 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
     ('steps = """\nport = 5"""\nidle = "long"', "line 3, idle: expected `float`, got `str`"),
     ('dtype = "fp32"\nprecision = "bf16"', "line 2, precision: dtype says the same; leave one of them out"),
     ("config = 'other.toml'", "line 1, config: no such field"),
-    ("[doors]\nport = 1", "line 1, doors: no such field"),
+    ("[doors]\nport = 1", "line 1, doors: no such table; options stand above all tables"),
+    ("port = 0\ndata = ''", "line 2, data: it is empty, and names a file or folder"),
+    ("tls-key = ''", "line 1, tls-key: it is empty, and names a file or folder"),
+    (f"[keys.a]\nkey = '{SECRET}'\nread-only = true", "line 1, keys: all are read-only, so nobody could open a session; "
+     "add one that is not"),
     ("[keys.a]\nkey = 12345678", "line 2, keys.a.key: expected `str`, got `int`"),
     (f"[keys.a]\nkey = '{SECRET}'\nmax-sesions = 2", "line 3, keys.a.max-sesions: no such field; did you mean max-sessions?"),
     (f"[keys.a]\nkey = '{SECRET}'\nmax-fps = nan", "line 3, keys.a.max-fps: expected `float` >= 0.1"),
@@ -126,6 +130,8 @@ def test_a_rate_that_cannot_be_is_one_line_in_the_file_and_typed(
     ("port = 0\nwindow = 1", "line 2, window: window 1 with sink 0 cannot hold"),
     ("window = 6\nport = 0\nsink = 9", "line 1, window; line 3, sink: window 6 with sink 9 cannot hold a chunk of 3"),
     ("fps = 1\nlead = 3.0", "line 2, lead: --lead: a lead of 3 s leaves no time"),
+    (f"osc = 9000\n[keys.a]\nkey = '{SECRET}'", "line 1, osc: --osc steers sessions without a key's name"),
+    ("api-key = 'abc'", "line 1, api-key: --api-key, or MILLSTREAM_API_KEY: an API key must have 8 to 256 letters"),
     ("port = 0\nexchange-groups = 2", "line 2, exchange-groups: local exchanges no heads"),
 ])  # fmt: skip
 def test_fields_that_contradict_each_other_are_named_with_their_lines(tmp_path: Path, text: str, places: str) -> None:
@@ -142,8 +148,10 @@ def test_fields_that_contradict_each_other_are_named_with_their_lines(tmp_path: 
     ("memory = 0", "line 2, memory: --memory must be above 0, got 0"),
     ("memory = inf", "line 2, memory: --memory must be above 0, got inf"),
     ("memory = 1e9", "line 2, memory: --memory 1e+09 GiB is more than cpu has, which is "),
-    ("grace = 0", "line 2, grace: --grace must be above 0 seconds, got 0"),
-    ("grace = inf", "line 2, grace: --grace must be above 0 seconds, got inf"),
+    ("grace = 0", "line 2, grace: --grace must be seconds above 0 that have an end, got 0"),
+    ("grace = inf", "line 2, grace: --grace must be seconds above 0 that have an end, got inf"),
+    ("lead = 1000", "line 2, lead: --lead may be 60 seconds at most, got 1000"),
+    ("mesh-limits = 'start=900'", "line 2, mesh-limits: --mesh-limits are of the ranks of a mesh, and local has none"),
     ("longest-chunk = -1", "line 2, longest-chunk: --longest-chunk must be above 0, got -1"),
     ("lead = nan", "line 2, lead: --lead must be above 0, got nan"),
     ("idle = nan", "line 2, idle: --idle must be above 0 seconds, got nan"),
@@ -168,6 +176,16 @@ def test_what_no_server_could_do_is_refused_before_a_model_is_loaded(
     told = run(tmp_path, f"port = 0\n{text}\ndata = '{tmp_path}/data'")
     assert told.startswith(f"error: serve.toml {said}")
     assert "\n" not in told
+
+
+@pytest.mark.parametrize("field", ["weights", "lora"])
+def test_a_file_that_is_not_there_is_said_with_the_line_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    monkeypatch.setattr("millstream.commands.serve.set_up_logging", lambda **_: None)
+    said = run(tmp_path, f"port = 0\n{field} = ['none.pth']\ndata = '{tmp_path}/data'")
+    assert said.startswith(f"error: serve.toml line 2, {field}: none.pth ")
+    assert "\n" not in said
 
 
 def test_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:
