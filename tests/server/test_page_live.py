@@ -178,12 +178,21 @@ def test_video_and_camera_work_together(page: Page) -> None:
     page.wait_for_function("() => document.getElementById('video').currentTime > 1")
 
 
+def test_a_prompt_that_is_too_long_is_said_and_not_cut(page: Page) -> None:
+    page.get_by_placeholder("What should it show?").fill("a kite over the sea " * 500)
+    page.get_by_placeholder("What should it show?").press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("The prompt has 9999 bytes; shorten it to 8192")
+
+
 def test_a_key_is_asked_for_and_then_lets_in(chrome: Browser) -> None:
     access = access_for("127.0.0.1", api_key="open-sesame", insecure=False, origins=())
     with serving(config=AppConfig(access=access)) as locked, chrome.new_context() as context:
         page = context.new_page()
         page.goto(locked.url())
         expect(page.get_by_role("alert")).to_contain_text("This server asks for an access key")
+        page.get_by_label("Access key").fill("open-simsim")
+        page.get_by_label("Access key").press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("Your access key is not one of this server's")
         page.get_by_label("Access key").fill("open-sesame")
         page.get_by_label("Access key").press("Enter")
         expect(screen.phase(page)).to_have_text("ready")

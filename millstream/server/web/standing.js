@@ -69,7 +69,7 @@ export class Standing {
   async #knock() {
     const refusal = await whyRefused(this.stream.key);
     if (refusal === null || this.stream.phase !== "lost") return;
-    this.stage.say(strings.turnedAway(refusal));
+    this.stage.say(strings.turnedAway(refusal, this.stream.key));
     this.newStream.open = true;
   }
 }

@@ -30,8 +30,12 @@ export const lost = (hasPicture, retry_s) =>
 
 export const pausedByOwner = () => "Paused by whoever steers this stream. It goes on here when they resume.";
 
-export const turnedAway = ({ status, message }) =>
-  status === 401 ? "This server asks for an access key: enter it under New stream." : sentence(message);
+export function turnedAway({ status, message }, key) {
+  if (status !== 401) return sentence(message);
+  return key
+    ? "Your access key is not one of this server's: look for a typing error under New stream, or ask who runs it."
+    : "This server asks for an access key: enter it under New stream.";
+}
 
 export const goesOn = (obstacle) => `${sentence(obstacle)} Your stream goes on as it is.`;
 
