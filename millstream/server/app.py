@@ -25,6 +25,7 @@ from millstream.server.protocol import openapi, outputs, rest, videos, webrtc
 from millstream.server.protocol.branching import BRANCHING
 from millstream.server.protocol.conversation import Conversation
 from millstream.server.protocol.endpoints import Endpoint, ServerState
+from millstream.server.protocol.nowhere import answer_nowhere
 from millstream.server.protocol.osc import OscListener, OscPort
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.transport.peers import IceServer, Peers
@@ -68,7 +69,12 @@ def create_app(make_hub: Callable[[], SessionHub], config: AppConfig) -> Starlet
             await peers.close(hub.grace.half_s())
             await hub.close()
 
-    return Starlette(routes=[*config.routes, *_routes()], middleware=_middleware(config, clients), lifespan=lifespan)
+    return Starlette(
+        routes=[*config.routes, *_routes()],
+        middleware=_middleware(config, clients),
+        exception_handlers={404: answer_nowhere, 405: answer_nowhere},
+        lifespan=lifespan,
+    )
 
 
 def _routes() -> list[BaseRoute]:

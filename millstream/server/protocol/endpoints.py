@@ -17,6 +17,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from millstream.core.client_messages import ProtocolError
 from millstream.core.errors import MillstreamError, UnknownSession
 from millstream.core.server_messages import ErrorAnswer, ErrorBody
 from millstream.server.access.auth import pass_of
@@ -120,10 +121,15 @@ class Endpoint:
             async with self._asked_of_session(server, request.path_params):
                 answer = await self.does(server, request.path_params, body)
         except MillstreamError as error:
-            return error_response(error, self.explain)
+            return error_response(self._coded(error), self.explain)
         if isinstance(answer, Response):
             return answer
         return Response(status_code=self.status) if answer is None else json_response(answer, self.status)
+
+    def _coded(self, error: MillstreamError) -> MillstreamError:
+        """What a session cannot do is called so, as on a socket."""
+        is_ours = self.explain is error_answer and "{session}" in self.path
+        return ProtocolError(code_of(error, "bad_control"), str(error)) if is_ours else error
 
     @asynccontextmanager
     async def _asked_of_session(self, server: ServerState, words: Mapping[str, str]) -> AsyncIterator[None]:
