@@ -12,7 +12,6 @@ one prompt, later as a recompute would leave it.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -151,7 +150,6 @@ def read_header(path: Path) -> SnapshotHeader:
         header = _HEADER.decode(metadata)
     except (
         OSError,
-        struct.error,
         msgspec.MsgspecError,
         MillstreamError,
         LookupError,
@@ -254,7 +252,10 @@ def _dtype(name: str, spelled: str) -> torch.dtype:
 
 def _metadata(file: IO[bytes]) -> str:
     """Our header, out of the table of contents that opens a safetensors file."""
-    (size,) = struct.unpack("<Q", file.read(8))
+    beginning = file.read(8)
+    if len(beginning) < 8:
+        raise SnapshotError(f"it has {len(beginning)} bytes in all")
+    size = int.from_bytes(beginning, "little")
     if size > MAX_HEADER_BYTES:
         raise SnapshotError(f"its table of contents would have {size} bytes")
     text = json.loads(file.read(size))["__metadata__"][KEY]

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from millstream.core.presets import MODELS
 from millstream.serving.admission_types import (
     AdmissionConfig,
     AdmissionMetrics,
@@ -271,8 +272,11 @@ class Admission(Room):
                 now, but = (" for now", " and was late") if entry.was_late else (" at first", " with nobody watching")
             return f"plays {fps:g} frames a second{rather}{now}, which this device keeps{beside}{until}: {took}{but}"
         share = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish()).at(fps).share
-        made_for = f", the rate {request.geometry.model} was made for" if request.rate == "auto" else ""
-        return f"plays {fps:g} frames a second{made_for}: takes {share:.2f} of the device, {took}"
+        model, why = request.geometry.model, ""
+        if request.rate == "auto":
+            own = MODELS[model].stream.fps if model in MODELS else None
+            why = f", the rate {model} was made for" if fps == own else ", the most it may have"
+        return f"plays {fps:g} frames a second{why}: takes {share:.2f} of the device, {took}"
 
     def _refuse(self, request: Request, obstacle: Obstacle, *, can_wait: bool = False) -> Refused:
         self._refused += 1

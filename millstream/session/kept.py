@@ -74,5 +74,5 @@ def welcome(timeline: TimelineState, *, has_log: bool = False) -> str:
         return f"the session goes on elsewhere from chunk {timeline.chunk_index}, with every control that has a receipt here"
     return (
         f"the session goes on at chunk {timeline.chunk_index}, where it was last kept: "
-        "what was shown after that is lost, and so is every control that has no receipt here"
+        "if anything was shown after that, it is lost, and so is every control that has no receipt here"
     )

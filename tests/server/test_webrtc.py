@@ -13,6 +13,7 @@ import pytest
 from aiortc import RTCIceTransport
 
 from benchmarks.abuses.signalling import offer as good_offer
+from millstream.core.client_messages import ProtocolError
 from millstream.core.errors import ConfigError
 from millstream.server.access.auth import Access
 from millstream.server.access.budgets import ClientRates
@@ -20,6 +21,7 @@ from millstream.server.access.keys import Keyring
 from millstream.server.app import AppConfig
 from millstream.server.sessions.paced_frames import LATE_S, Playhead
 from millstream.server.transport import channels
+from millstream.server.transport.offers import checked_offer
 from millstream.server.transport.peers import IceServer
 from tests.server.clients.webrtc_client import Camera, WebRTCClient
 from tests.server.serving import Serving, serving
@@ -232,6 +234,12 @@ def test_a_message_that_never_ends_is_not_kept_without_end(size: int, most: int,
     asyncio.run(send())
     assert given_up
     assert len(transport._inbound_streams[0].reassembly) <= most
+
+
+@pytest.mark.parametrize("sdp", ["", "x", "m=video 9"])
+def test_what_is_no_session_description_is_called_that(sdp: str) -> None:
+    with pytest.raises(ProtocolError, match="begins with v=0"):
+        checked_offer(sdp)
 
 
 def test_offers_of_one_client_have_a_rate() -> None:

@@ -29,6 +29,8 @@ def checked_offer(sdp: str) -> str:
     for beginning, (what, most) in COUNTED.items():
         if sum(line.startswith(beginning) for line in lines) > most:
             raise ProtocolError("too_large", f"an offer may have {most} {what}")
+    if not lines or not lines[0].startswith("v="):
+        raise ProtocolError("bad_message", "sdp must be an offer's session description, which begins with v=0")
     plain = "\r\n".join((*lines, ""))
     _check_parts(SessionDescription.parse(plain))
     return plain

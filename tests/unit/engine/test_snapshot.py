@@ -259,6 +259,13 @@ def test_a_table_of_contents_that_is_none_is_refused_in_one_line(tmp_path: Path,
         snapshot.read_header(path)
 
 
+@pytest.mark.parametrize("size", [0, 7])
+def test_a_file_that_ends_at_once_is_refused_by_its_size(tmp_path: Path, size: int) -> None:
+    (tmp_path / "cut.safetensors").write_bytes(bytes(size))
+    with pytest.raises(SnapshotError, match=f"not a snapshot: it has {size} bytes in all"):
+        snapshot.read_header(tmp_path / "cut.safetensors")
+
+
 @pytest.mark.parametrize("model", ["wan-tiny", "wan-mini", "brook"])
 def test_what_a_vae_keeps_is_known_without_running_it(model: str, tmp_path: Path) -> None:
     engine = Engine(model, weights="random", device="cpu", dtype="float32")
