@@ -134,6 +134,15 @@ def _period(plan: Plan) -> Explanation:
     mesh = f"{time.calls:.6g} * {time.call.total:.6g}"
     hops = time.mesh_ms - time.calls * time.call.total
     mesh = f"{mesh} + {hops:.6g}" if hops > 1e-9 else mesh
+    if time.period_ms == time.host_pace_ms:
+        return Explanation(
+            name="period",
+            formula="sessions of a batch * host's work on a chunk",
+            filled=f"{plan.work.batch} * {plan.work.software.pace_ms:.6g}",
+            value=time.period_ms,
+            unit="ms",
+            why="the device is done sooner and waits for its host",
+        )
     if apart:
         filled = f"max({time.front_ms:.6g}, {mesh} + {time.transport_ms:.6g})"
         return Explanation(

@@ -18,6 +18,8 @@ from millstream.planner.workload import Workload
 
 MEMORY_SHARE = 0.95
 """Of a device's memory that a plan may fill: allocators need air."""
+HOST_BAND = 0.5
+"""How far a host's own work may be off: of two hosts of one kind of card, one was seen to take twice as long as the other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,8 +101,12 @@ class Plan:
 
     @property
     def band(self) -> float:
-        """How far a time may be off, each way: by the device or by the program, whichever is known less."""
-        return max(self.ask.fleet.device.band, self.work.software.band)
+        """How far a time may be off, each way: by the device, the program or the host, whichever is known least."""
+        return max(self.ask.fleet.device.band, self.work.software.band, HOST_BAND if self.waits_for_host else 0.0)
+
+    @property
+    def waits_for_host(self) -> bool:
+        return self.time.period_ms == self.time.host_pace_ms
 
     @property
     def surely_holds(self) -> bool:
@@ -182,6 +188,7 @@ def _bound(ask: PlanAsk, time: ChunkTime, needs: tuple[DeviceNeed, ...]) -> str:
     used = {
         max(parts, key=lambda name: parts[name]): time.mesh_ms / deadline,
         "VAE": time.front_ms / deadline,
+        "host": time.host_pace_ms / deadline,
         "memory": max(need.bytes_for(ask.work.batch) for need in needs) / (MEMORY_SHARE * ask.fleet.device.memory_bytes),
     }
     if ask.first_frame_ms is not None:

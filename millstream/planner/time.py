@@ -58,6 +58,8 @@ class ChunkTime:
     decode_ms: float
     host_ms: float
     """While no network runs."""
+    host_pace_ms: float
+    """What the host takes for a chunk while networks run: none comes sooner."""
     transport_ms: float
     mesh_ms: float
     """From envelope to latents, alone on the mesh."""
@@ -89,6 +91,7 @@ def chunk_time(work: Workload, fleet: Fleet, layout: Topology) -> ChunkTime:
     period = max(front, alone) if layout.front_apart else alone
     if work.stream_batch and layout.pp > 1:
         period = busy
+    pace = 0.0 if fleet.device.processor else work.batch * work.software.pace_ms
     assert 0 < period < math.inf, f"a chunk on {layout} takes {period} ms"
     return ChunkTime(
         call=call,
@@ -96,10 +99,11 @@ def chunk_time(work: Workload, fleet: Fleet, layout: Topology) -> ChunkTime:
         encode_ms=encode,
         decode_ms=decode,
         host_ms=host,
+        host_pace_ms=pace,
         transport_ms=transport,
         mesh_ms=mesh,
-        busy_ms=busy,
-        period_ms=period,
+        busy_ms=max(busy, pace),
+        period_ms=max(period, pace),
         serialised_ms=front + mesh + transport,
         first_frame_ms=_first_frame(work, fleet, layout, hops * boundary) + transport,
     )

@@ -62,10 +62,9 @@ def _besides(work: Workload) -> str:
 
 
 def verdict(plan: Plan) -> str:
-    low, high = plan.fps_range
-    between = (
-        f"one stream reaches {plan.fps:.3g} FPS, from {low:.3g} to {high:.3g} by what is known of {plan.ask.fleet.device.name}"
-    )
+    reached, low, high = (f"{fps:.0f}" if fps >= 100 else f"{fps:.3g}" for fps in (plan.fps, *plan.fps_range))
+    known = "hosts, which are what it waits for" if plan.waits_for_host else plan.ask.fleet.device.name
+    between = f"one stream reaches {reached} FPS, from {low} to {high} by what is known of {known}"
     if not plan.holds:
         return f"No, for lack of {' and '.join(shortfall.what for shortfall in plan.shortfalls)}: {between}."
     used = f"{plan.devices}x{plan.ask.fleet.device.name} as {plan.layout}, ${plan.dollars_per_hour:.2f} an hour"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,13 +17,14 @@ from millstream.core.topology import LOCAL, Topology
 from millstream.planner.communication import all_gather, all_reduce, all_to_all, point_to_point
 from millstream.planner.flops import block_products, call_flops
 from millstream.planner.hardware import NETWORK, NVLINK4, Link, find_device, parse_fleet
-from millstream.planner.judge import PlanAsk
+from millstream.planner.judge import PlanAsk, judge
 from millstream.planner.search import search
 from millstream.planner.software import SOFTWARE, software_of
 from millstream.planner.time import chunk_time, decode_ms, wave_share
 from millstream.planner.vae_layers import decoder_convs
 from millstream.planner.workload import Workload
 
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 PUBLISHED = replace(
     SOFTWARE["compiled"], conv_share=SOFTWARE["reference"].conv_share, vae_passes=SOFTWARE["reference"].vae_passes
 )
@@ -75,6 +78,22 @@ def test_a_chunk_on_an_h200_takes_what_was_measured_within_a_tenth(
 def test_decoding_takes_what_was_measured_within_a_tenth(software: str, height: int, width: int, ms: float) -> None:
     workload = work("1.3b", height, width, 9, software=SOFTWARE[software])
     assert decode_ms(workload, find_device("H200")) == pytest.approx(ms, rel=0.1)
+
+
+def test_a_small_model_waits_for_its_host_and_the_plan_says_so() -> None:
+    """Brook's networks would make five times as many pictures as a host beside an H200 hands on."""
+    measured = json.loads((RESULTS / "served-brook-gpu.json").read_text())["measured"]["bench_stream"]["fps"]
+    ask = PlanAsk(
+        work=Workload(spec=MODELS["brook"], stream=MODELS["brook"].stream, software=software_of(ALL)),
+        fleet=parse_fleet("1xH200"),
+    )
+    plan = judge(ask, LOCAL)
+    low, high = plan.fps_range
+    assert plan.waits_for_host
+    assert low < measured < high
+    assert plan.bound.startswith("host")
+    large = judge(PlanAsk(work=work("1.3b", 480, 832, 9, software=software_of(ALL)), fleet=parse_fleet("1xH200")), LOCAL)
+    assert not large.waits_for_host
 
 
 @pytest.mark.parametrize(("topology", "published"), [("local", 20.0), ("tp2", 24.5), ("tp4", 27.0)])
