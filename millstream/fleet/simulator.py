@@ -179,6 +179,7 @@ class FleetSimulation:
 
     def _enter(self, now: float, replica: Replica) -> None:
         self._replicas[replica.replica_id] = replica
+        self._count_replicas()
         for happening in self.world.fate(replica, now):
             self._at(max(now, happening.at), self._happen, happening)
         self._follow(now, self.policy.replica_ready(replica, now))
@@ -239,12 +240,15 @@ class FleetSimulation:
                 self._starting += 1
                 ready_at, replica = self.world.start(decision, now)
                 self._at(ready_at, self._ready, replica)
-                self.outcome.most_replicas = max(self.outcome.most_replicas, len(self._replicas) + self._starting)
+                self._count_replicas()
             elif isinstance(decision, StopReplica):
                 self._forget(decision.replica_id)
                 self._follow(now, self.policy.replica_gone(decision.replica_id, now))
             else:
                 self._streams.pop(decision.session_id, None)
+
+    def _count_replicas(self) -> None:
+        self.outcome.most_replicas = max(self.outcome.most_replicas, len(self._replicas) + self._starting)
 
     def _place(self, now: float, place: Place) -> None:
         stream = self._streams[place.session_id]

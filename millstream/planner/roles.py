@@ -56,6 +56,11 @@ class TrainAsk:
             raise ConfigError("need 1 to 1024 frames, a batch of 1 to 4096 and 0 to 100 critic updates")
         if not 0 <= self.lora_rank <= self.student.dit.width:
             raise ConfigError(f"--lora must be a rank of 0 to {self.student.dit.width}, got {self.lora_rank}")
+        for name, other in (("teacher", self.teacher), ("critic", self.critic)):
+            if (other.dit.channels, other.vae) != (self.student.dit.channels, self.student.vae):
+                raise ConfigError(
+                    f"the {name} {other.name} sees other latents than the student {self.student.name}; both need one VAE"
+                )
         if self.fleet.open:
             raise ConfigError(f"training needs a number of devices, such as --gpus 8x{self.fleet.device.name}")
         if not 0 <= self.hybrid <= self.fleet.count:

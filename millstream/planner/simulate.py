@@ -59,6 +59,9 @@ class Outcome:
     busy_share: float = 0.0
     """Of the busiest stage, over all replicas."""
     most_sessions: int = 0
+    mean_sessions: float = 0.0
+    in_line: int = 0
+    """When it ended."""
     complete: bool = True
     intervals_ms: list[float] = field(default_factory=list)
     first_frame_ms: list[float] = field(default_factory=list)
@@ -81,6 +84,7 @@ class _Session:
     arrived: float
     stay: float
     replica: _Replica | None = None
+    seated: float = 0.0
     leaves: float = 0.0
     due: float = float("inf")
     """When its viewer runs dry."""
@@ -104,6 +108,8 @@ class Simulation:
         self.plan, self.scenario = plan, scenario
         self.period_s = plan.ask.work.deadline_ms / 1e3
         self.stages = stage_seconds(plan)
+        self.first_share = plan.time.first_frame_ms / 1e3 / sum(self.stages)
+        """Of a chunk's time in a session's first, which attends to itself alone."""
         self.mesh_stages = len(self.stages) - (1 if plan.layout.front_apart else 0)
         self.random = random.Random(scenario.seed)
         self.outcome = Outcome()
@@ -113,6 +119,8 @@ class Simulation:
         self._events: list[tuple[float, int, str, tuple[object, ...]]] = []
         self._order = 0
         self._worked = [0.0] * count
+        self._watched_s = 0.0
+        """By all, until now."""
 
     def run(self) -> Outcome:
         self._at(self.random.expovariate(self.scenario.arrivals_per_minute / 60), "arrive")
@@ -135,6 +143,9 @@ class Simulation:
             handlers[kind](now, *subject)
         seen = self.outcome.admitted + self.outcome.turned_away + len(self.line)
         assert seen == self.outcome.arrived, f"{self.outcome.arrived} people arrived, {seen} were seen to"
+        self.outcome.in_line = len(self.line)
+        watching = sum(self.scenario.seconds - each.seated for replica in self.replicas for each in replica.sessions)
+        self.outcome.mean_sessions = (self._watched_s + watching) / self.scenario.seconds
         self.outcome.busy_share = max(self._worked) / self.scenario.seconds / len(self.replicas)
         return self.outcome
 
@@ -155,7 +166,7 @@ class Simulation:
         if replica is None or len(replica.sessions) >= self.plan.sessions_per_replica:
             return False
         replica.sessions.add(session)
-        session.replica, session.leaves = replica, now + session.stay
+        session.replica, session.seated, session.leaves = replica, now, now + session.stay
         self.outcome.admitted += 1
         self.outcome.most_sessions = max(self.outcome.most_sessions, sum(len(r.sessions) for r in self.replicas))
         self._release(now, replica, replica.lives, session)
@@ -177,7 +188,8 @@ class Simulation:
             return
         due, _, session = heapq.heappop(replica.waiting[stage])
         replica.busy[stage] = True
-        taken = self.stages[stage] * max(0.1, self.random.gauss(1.0, self.scenario.spread))
+        share = 1.0 if session.last is not None else self.first_share
+        taken = share * self.stages[stage] * max(0.1, self.random.gauss(1.0, self.scenario.spread))
         self._worked[stage] += taken
         self._at(now + taken, "done", replica, replica.lives, session, stage, due)
 
@@ -197,6 +209,7 @@ class Simulation:
         """Leave, or begin the next chunk: at once, but no further ahead of the viewer than the lead."""
         if now >= session.leaves:
             replica.sessions.discard(session)
+            self._watched_s += now - session.seated
             while self.line and self._seat(now, self.line[0]):
                 self.line.popleft()
             return
@@ -241,8 +254,9 @@ def stage_seconds(plan: Plan) -> list[float]:
     """What a chunk takes at each stage: the mesh's, then the front's where it is apart."""
     time, layout = plan.time, plan.layout
     if layout.front_apart:
-        return [time.mesh_ms / layout.pp / 1e3] * layout.pp + [(time.front_ms + time.transport_ms) / 1e3]
-    return [(time.mesh_ms + time.front_ms) / layout.pp / 1e3] * layout.pp
+        front_ms = max(time.front_ms + time.transport_ms, time.host_pace_ms)
+        return [time.mesh_ms / layout.pp / 1e3] * layout.pp + [front_ms / 1e3]
+    return [max(time.mesh_ms + time.front_ms, time.host_pace_ms) / layout.pp / 1e3] * layout.pp
 
 
 def _keep(samples: list[float], value: float) -> None:

@@ -11,6 +11,7 @@ import typer
 from millstream.cli.options import grouped
 from millstream.cli.parts import plain_errors
 from millstream.cli.plan.options import Context, Gpus, Json, plan
+from millstream.core.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,18 @@ class TrainedOptions:
     answer: Annotated[int, typer.Option(help="For a language model tuned by reward: tokens of a text that it writes.")] = 1024
 
 
+OF_VIDEO, OF_LANGUAGE = ("teacher", "size", "frames", "ema"), ("context", "reward", "answer")
+"""What is said of a student of one kind alone."""
+
+
+def refuse_foreign(on: TrainedOptions, *, is_decoder: bool) -> None:
+    foreign, kind = (OF_VIDEO, "video") if is_decoder else (OF_LANGUAGE, "language")
+    said = [name for name in foreign if getattr(on, name) != getattr(TrainedOptions(), name)]
+    if said:
+        other = "language" if is_decoder else "video"
+        raise ConfigError(f"--{said[0]} is of a {kind} model, and {on.student} is one of {other}; leave it out")
+
+
 @plan.command()
 @grouped
 def train(*, on: TrainedOptions, as_json: Json = False) -> None:
@@ -53,6 +66,7 @@ def train(*, on: TrainedOptions, as_json: Json = False) -> None:
     from millstream.planner.language.decoders import is_decoder
 
     with plain_errors():
+        refuse_foreign(on, is_decoder=is_decoder(on.student))
         run = run_plan_language if is_decoder(on.student) else run_plan_train
         fits = run(TrainRequest(**asdict(on)), as_json=as_json)
     if not fits:

@@ -49,6 +49,7 @@ def test_with_a_fixed_number_of_replicas_waits_are_those_of_queueing_theory() ->
     assert abs(sum(waits) / len(waits) / (erlang_c(10, 9) * 100 / (10 - 9)) - 1) < 0.3
     assert (outcome.misses, outcome.metrics.moves, outcome.metrics.refused) == (0, 0, 0)
     assert outcome.dollars == pytest.approx(2 * 2.0 * 150_000 / 3600)
+    assert outcome.most_replicas == 2, "those that were there from the start"
 
 
 def a_day(**changes: Any) -> FleetOutcome:

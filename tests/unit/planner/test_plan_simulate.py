@@ -80,12 +80,19 @@ def test_the_people_there_are_arrivals_times_stay() -> None:
     chunks = 600 / (carrying.ask.work.deadline_ms / 1e3) * 60
     assert outcome.turned_away == 0
     assert outcome.chunks == pytest.approx(chunks, rel=0.2)
+    assert outcome.mean_sessions == pytest.approx(60, rel=0.2)
+
+
+def test_a_first_picture_that_nothing_waits_for_comes_when_the_formula_says() -> None:
+    carrying = plan("200xH200", "local", sessions=10_000)
+    outcome = Simulation(carrying, Scenario(arrivals_per_minute=60, stay_s=20, seconds=120)).run()
+    assert quantile(outcome.first_frame_ms, 0.5) == pytest.approx(carrying.time.first_frame_ms, rel=0.03)
 
 
 def test_a_full_line_turns_people_away_and_nobody_is_lost() -> None:
     outcome = Simulation(plan("1xH200", "local"), crowd(stay_s=20, max_waiting=3)).run()
     assert outcome.turned_away > 0
-    assert outcome.arrived - outcome.admitted - outcome.turned_away <= 3
+    assert outcome.arrived - outcome.admitted - outcome.turned_away == outcome.in_line <= 3
 
 
 def test_a_failed_replica_makes_its_viewers_wait_and_then_goes_on() -> None:

@@ -240,6 +240,10 @@ def test_offload_and_recompute_cost_time_for_the_memory_they_save() -> None:
         (["--hybrid", "9"], "--hybrid must be 0 to 8"),
         (["--student", "nobody"], "not registered"),
         (["--gpus", "8xTPU"], "is unknown"),
+        (["--teacher", "brook"], "the teacher brook sees other latents than the student wan2.1-t2v-1.3b"),
+        (["--student", "brook", "--teacher", "brook"], "the critic wan2.1-t2v-1.3b sees other latents"),
+        (["--student", "70b", "--teacher", "wan2.1-t2v-1.3b"], "--teacher is of a video model, and 70b is one of language"),
+        (["--context", "2048"], "--context is of a language model, and wan2.1-t2v-1.3b is one of video"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_one_line(words: list[str], said: str) -> None:
