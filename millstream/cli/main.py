@@ -77,10 +77,10 @@ def generate(
 ) -> None:
     """Turn a prompt, or a video, into video, chunk by chunk.
 
-    [bold]Try[/]: millstream generate "a kite over the sea" --weights random --seconds 4
+    [bold]Try[/]: millstream generate "a red balloon over the hills at dusk" --seconds 4
 
     [bold]Steer it[/]: --events timeline.json, where the file holds
-    [{"at": 2, "type": "prompt", "prompt": "the same sea in a storm", "mode": "recompute"}].
+    [{"at": 2, "type": "prompt", "prompt": "a white boat on the sea at dawn", "mode": "recompute"}].
     Types: prompt (mode cut, recompute, keep or blend), cut, steps, seed, noise_scale, window, kv_bias, stop.
 
     [bold]Repeat it[/]: --journal run.jsonl, then millstream replay run.jsonl --check

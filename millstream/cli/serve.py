@@ -289,7 +289,7 @@ def serve(
 ) -> None:
     """Serve live streams to browsers and programs, each person with a session of their own.
 
-    Prints the address once it listens. [bold]Try[/]: millstream serve --weights random
+    Prints the address once it listens. [bold]Try[/]: millstream serve
     """
     with plain_errors(), config.located(context) if config is not None else nullcontext():
         from millstream.commands.serve import ServeRequest

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from millstream.cli.options import ShapeOptions
+from millstream.core.errors import ConfigError
 
 plan = typer.Typer(
     name="plan",
@@ -64,10 +65,14 @@ MOST_STEPS = 100
 
 
 def _counted(changes: dict[str, Any]) -> dict[str, Any]:
-    """A single number up to a hundred is how many steps, spread evenly: nobody runs one at so low a noise."""
+    """A single number is how many steps, spread evenly, but for 1000: one, from pure noise."""
     steps = changes.get("steps", ())
-    if len(steps) != 1 or not (0 < steps[0] <= MOST_STEPS and steps[0] == int(steps[0])):
+    if len(steps) != 1 or steps[0] == 1000:
         return changes
+    if not (0 < steps[0] <= MOST_STEPS and steps[0] == int(steps[0])):
+        raise ConfigError(
+            f"--steps takes how many there are, 1 to {MOST_STEPS}, or their noise levels: 1000,750,500,250; got {steps[0]:g}"
+        )
     count = int(steps[0])
     return {**changes, "steps": tuple(1000 * (1 - number / count) for number in range(count))}
 

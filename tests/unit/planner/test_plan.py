@@ -226,6 +226,9 @@ def test_a_damaged_configuration_is_refused_in_a_line(tmp_path: Path, content: s
         (["--window", "2"], "cannot hold a chunk"),
         (["--schedule", "none"], "schedule 'none' is unknown"),
         (["--steps", "a,b"], "expected numbers"),
+        (["--steps", "128"], "--steps takes how many there are, 1 to 100, or their noise levels"),
+        (["--steps", "2.5"], "got 2.5"),
+        (["--steps", "nan"], "got nan"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_one_line(words: list[str], said: str) -> None:
