@@ -58,7 +58,9 @@ MAX_THREADS = 1024
 Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1, max=MAX_THREADS, show_default=False)]
 Size = Annotated[str | None, typer.Option(help="HEIGHTxWIDTH, multiples of 16.", show_default=False)]
 Window = Annotated[int | None, typer.Option(help="Latent frames a chunk sees, its own included.", show_default=False)]
-Steps = Annotated[str | None, typer.Option(help="Noise levels, high to low, a model call for each: 1000,750,500,250.", show_default=False)]
+Steps = Annotated[
+    str | None, typer.Option(help="Noise levels, high to low, a call for each: 1000,750,500,250.", show_default=False)
+]
 
 
 class Compiler(str, Enum):

@@ -58,10 +58,9 @@ class Speed:
             raise ConfigError(f"fp8 knows no layer group {', '.join(unknown)}; known: {', '.join(FP8_GROUPS)}")
         if self.int8 and self.blocks:
             raise ConfigError("int8 is a way to run plain blocks, on a CPU; switch blocks off")
-        if (self.fp8 or self.round_keys or self.low_attention or self.peer_memory or self.graphs) and not self.blocks:
-            raise ConfigError(
-                "fp8, round_keys, low_attention, peer_memory and graphs are ways to run fast blocks; switch blocks on too"
-            )
+        of_blocks = [name for name in ("fp8", "round_keys", "low_attention", "peer_memory", "graphs") if getattr(self, name)]
+        if of_blocks and not self.blocks:
+            raise ConfigError(f"{', '.join(of_blocks)}: only fast blocks run so; switch blocks on too")
         if self.even_waves and not self.round_keys:
             raise ConfigError("even_waves shares out a round number of keys; switch round_keys on too")
         if self.own_convolution and not self.decoder:
@@ -119,7 +118,7 @@ def parse_speed(text: str, precision: str = "auto", *, automatic: Speed | None =
     chosen = ALL if "on" in words else automatic or Speed() if "auto" in words else Speed()
     groups = {"fp8": FP8_GROUPS, "auto": chosen.fp8}.get(precision, ())
     if "auto" in words:
-        chosen = replace(chosen, blocks=chosen.blocks or bool(groups))
+        chosen = replace(chosen, blocks=chosen.blocks or bool(groups), int8=chosen.int8 and not groups)
     int8 = precision == "int8" or (precision == "auto" and chosen.int8)
     if dtype_of(precision) == "float32":
         chosen = replace(chosen, thin_decoder=False)  # whoever asks for it wants the numbers rather than the speed

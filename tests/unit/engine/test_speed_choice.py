@@ -90,6 +90,8 @@ def test_who_names_a_precision_gets_that_one() -> None:
     assert parse_speed("off", "int8") == Speed(int8=True)
     with pytest.raises(ConfigError, match="switch blocks off"):
         parse_speed("blocks", "int8")
+    with pytest.raises(ConfigError, match="^fp8: only fast blocks run so; switch blocks on too"):
+        parse_speed("off", "fp8", automatic=automatic)
 
 
 def test_auto_is_plain_on_an_old_gpu_and_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +134,7 @@ def test_sums_of_attention_are_asked_for_where_there_are_any() -> None:
         ("auto,-graphs", "bf16", ALL, replace(ALL, graphs=False)),
         ("auto,paired_commits", "auto", ALL, replace(ALL, paired_commits=True)),
         ("auto", "fp8", None, Speed(blocks=True, fp8=FP8_GROUPS)),
+        ("auto", "fp8", Speed(int8=True, thin_decoder=True), Speed(blocks=True, thin_decoder=True, fp8=FP8_GROUPS)),
         ("auto", "auto", replace(ALL, fp8=("mlp",)), replace(ALL, fp8=("mlp",))),
         ("auto", "bf16", replace(ALL, fp8=("mlp",)), ALL),
         ("off", "auto", replace(ALL, fp8=("mlp",)), Speed()),
