@@ -13,6 +13,8 @@ from millstream.core.errors import TraceError
 from millstream.profiler.reading import Reading
 
 MESH_PHASES = ("prompt", "recompute", "step", "commit")
+STREAM = ("model", "size", "window", "topology")
+"""What a trace and a plan must have in common."""
 MAX_PLAN_BYTES = 16 << 20
 
 
@@ -30,15 +32,15 @@ class ComparedLine:
 
 
 def read_plan(path: Path) -> Mapping[str, Any]:
-    """The best plan of `plan --json`."""
+    """The best plan of `plan --json`, and what was asked."""
     try:
         if path.stat().st_size > MAX_PLAN_BYTES:
             raise ValueError("too large")
         record = json.loads(path.read_text())
         if record.get("format") != "millstream-plan":
             raise ValueError("another format")
-        plan = record["plans"][0]
-        return {str(key): value for key, value in plan.items()}
+        asked, plan = record.get("ask", {}), record["plans"][0]
+        return {str(key): value for key, value in {**asked, **plan}.items()}
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
@@ -47,6 +49,7 @@ def read_plan(path: Path) -> Mapping[str, Any]:
 
 
 def against_plan(reading: Reading, plan: Mapping[str, Any]) -> tuple[ComparedLine, ...]:
+    _refuse_another_stream(reading, plan)
     phases, times = reading.phases, plan.get("time_ms", {})
     found = []
     mesh = [median(phases.by_name[name]) for name in MESH_PHASES if name in phases.by_name]
@@ -63,6 +66,14 @@ def against_plan(reading: Reading, plan: Mapping[str, Any]) -> tuple[ComparedLin
     if not found:
         raise TraceError("the trace and the plan have no figure in common; take the trace with millstream profile run")
     return tuple(found)
+
+
+def _refuse_another_stream(reading: Reading, plan: Mapping[str, Any]) -> None:
+    """Where both say what it was: traces of `profile run` do."""
+    for traced in (rank.trace.ours for rank in reading.group.ranks):
+        for name in STREAM:
+            if name in traced and name in plan and traced[name] != plan[name]:
+                raise TraceError(f"the trace is of {name} {traced[name]} and the plan of {plan[name]}; plan what was traced")
 
 
 def _memory(reading: Reading, roles: Mapping[str, Mapping[str, float]]) -> list[ComparedLine]:

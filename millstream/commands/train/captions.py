@@ -58,13 +58,13 @@ def _beside(folder: Path) -> Iterator[CaptionedVideo]:
 
 
 def _listed(path: Path) -> Iterator[CaptionedVideo]:
+    readers = {".csv": _csv_rows, ".jsonl": _json_rows, ".txt": _tab_rows, ".tsv": _tab_rows}
+    if path.suffix.lower() not in readers:
+        raise ConfigError(f"{path} must end in {', '.join(readers)}; or name a folder of videos")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is no list of videos: {error}") from None
-    readers = {".csv": _csv_rows, ".jsonl": _json_rows, ".txt": _tab_rows, ".tsv": _tab_rows}
-    if path.suffix.lower() not in readers:
-        raise ConfigError(f"{path} must end in {', '.join(readers)}; or name a folder of videos")
     for number, (name, caption) in readers[path.suffix.lower()](path, text):
         if not name:
             raise ConfigError(f"{path}, line {number}: no file is named")
@@ -89,8 +89,8 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[int, tuple[str, str]]]:
             row = None
         if not isinstance(row, dict):
             raise ConfigError(f"{path}, line {number}: not a JSON object")
-        file, caption = (_column(path, row, known) for known in (FILE_COLUMNS, CAPTION_COLUMNS))
-        yield number, (str(row[file]), str(row[caption]))
+        caption = next((row[name] for name in CAPTION_COLUMNS if row.get(name)), "")  # one that lacks it is left out alone
+        yield number, (str(row[_column(path, row, FILE_COLUMNS)] or ""), str(caption))
 
 
 def _tab_rows(path: Path, text: str) -> Iterator[tuple[int, tuple[str, str]]]:

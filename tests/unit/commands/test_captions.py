@@ -46,6 +46,15 @@ def test_a_list_in_a_folder_comes_before_text_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "lacking", ['{"file": "b.mp4"}', '{"file": "b.mp4", "caption": null}', '{"file": "b.mp4", "caption": ""}']
+)
+def test_a_row_without_a_caption_leaves_its_video_out_and_no_other(tmp_path: Path, lacking: str) -> None:
+    rows = ['{"file": "a.mp4", "caption": "a bird"}', lacking, '{"file": "c.mp4", "text": "a boat"}']
+    (tmp_path / "l.jsonl").write_text("\n".join(rows))
+    assert [video.caption for video in find_videos(tmp_path / "l.jsonl")] == ["a bird", "", "a boat"]
+
+
+@pytest.mark.parametrize(
     ("files", "source", "said"),
     [
         ({}, "nowhere", "is not there"),
@@ -59,6 +68,9 @@ def test_a_list_in_a_folder_comes_before_text_files(tmp_path: Path) -> None:
         ({"l.csv": "name,caption\na.mp4,x\n"}, "l.csv", "has no column file .*; it has name, caption"),
         ({"l.csv": "file,caption\n,x\n"}, "l.csv", "line 2: no file is named"),
         ({"l.jsonl": '{"file": "a.mp4", "caption": "x"}\n[1]\n'}, "l.jsonl", "line 2: not a JSON object"),
+        ({"l.jsonl": '{"name": "a.mp4", "caption": "x"}\n'}, "l.jsonl", "has no column file .*; it has name, caption"),
+        ({"l.jsonl": '{"file": null, "caption": "x"}\n'}, "l.jsonl", "line 1: no file is named"),
+        ({"a.mp4": "\udce8"}, "a.mp4", "a.mp4 must end in .csv, .jsonl, .txt, .tsv; or name a folder of videos"),
         ({"l.xml": "x"}, "l.xml", "must end in .csv"),
     ],
 )

@@ -155,6 +155,11 @@ def test_a_plan_stands_beside_what_happened(taken: Path, tmp_path: Path) -> None
     assert {"mesh", "decode", "period", "working set"} <= set(lines)
     for line in lines.values():
         assert line["miss"] == pytest.approx(line["planned"] / line["measured"] - 1)
+    for other, said in ((("--size", "64x64"), "of size 32x32 and the plan of 64x64"), (("--window", "12"), "the plan of 12")):
+        plan.write_text(CliRunner().invoke(app, ["plan", *words, *other]).output)
+        refused = profile("read", str(taken), "--plan", str(plan))
+        assert refused.exit_code == 2
+        assert said in refused.output
 
 
 @pytest.mark.parametrize(
