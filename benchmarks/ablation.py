@@ -41,7 +41,8 @@ from millstream.engine.engine import Engine
 from millstream.trainer.brook import BrookRun
 from millstream.trainer.evaluate.adherence import Adherence, judge_prompts
 from millstream.trainer.evaluate.classifier import load_classifier
-from millstream.trainer.plan import RECIPES, RunPlan, StagePlan, read_plan
+from millstream.trainer.plan import RunPlan, StagePlan, read_plan
+from millstream.trainer.recipe_file import RECIPES
 
 SHARED = ("vae-average.pt", "classifier-average.pt", "teacher-average.pt", "latents.pt")
 FAINT = {"faint": 0.1, "fainter": 0.03}

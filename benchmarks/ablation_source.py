@@ -24,7 +24,8 @@ from millstream.trainer.brook import BrookRun
 from millstream.trainer.evaluate.classifier import JUDGE, load_classifier
 from millstream.trainer.loop import StepReport
 from millstream.trainer.methods.flow import TextAndDiT
-from millstream.trainer.plan import RECIPES, RunPlan, read_plan
+from millstream.trainer.plan import RunPlan, read_plan
+from millstream.trainer.recipe_file import RECIPES
 
 SAID_EVERY = 100
 """Steps."""

@@ -27,7 +27,7 @@ from millstream.trainer.data.captions import canonical_captions
 from millstream.trainer.data.preview import as_bytes, tile
 from millstream.trainer.data.render import render
 from millstream.trainer.data.scene import sample_scenes
-from millstream.trainer.plan import RECIPES
+from millstream.trainer.recipe_file import RECIPES
 from millstream.video.picture import png
 from millstream.video.writer import VideoWriter
 

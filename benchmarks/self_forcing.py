@@ -28,7 +28,7 @@ from millstream.core.config import SPATIAL_STRIDE, ModelSpec
 from millstream.core.presets import find_model
 from millstream.ops.memory import most_bytes_in_use
 from millstream.trainer.distil.matching import MatchingDistillation
-from millstream.trainer.plan import RECIPES
+from millstream.trainer.recipe_file import RECIPES
 from millstream.trainer.tuning.dataset import Clip, ClipSet, DatasetCard, EncodedClip, shard_path, write_card, write_shard
 from millstream.trainer.tuning.loader import RowLoader
 from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe

@@ -38,8 +38,9 @@ from millstream.trainer.loop import keyed_generator
 from millstream.trainer.methods.flow import FlowMethod, TextAndDiT
 from millstream.trainer.optimise import Optimisers
 from millstream.trainer.options import FlowOptions
-from millstream.trainer.plan import RECIPES, RunPlan, StagePlan, read_plan
+from millstream.trainer.plan import RunPlan, StagePlan, read_plan
 from millstream.trainer.pool import LatentPool
+from millstream.trainer.recipe_file import RECIPES
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")
 AT_MOST = 2.0

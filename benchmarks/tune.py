@@ -58,9 +58,9 @@ from millstream.ops.precision import working_dtype
 from millstream.trainer.evaluate.adherence import judge_prompts
 from millstream.trainer.evaluate.classifier import load_classifier
 from millstream.trainer.evaluate.held_back import JudgeTraining, render_looks, train_judge
-from millstream.trainer.plan import RECIPES
 from millstream.trainer.policy.recipe import PolicyRecipe, read_policy_recipe
 from millstream.trainer.policy.run import CURVE, PolicyReport, PolicyRun
+from millstream.trainer.recipe_file import RECIPES
 from millstream.trainer.reward.rewards import RewardPlan
 from millstream.trainer.tuning.export import BROOK, export
 

@@ -22,11 +22,11 @@ from millstream.core.presets import find_model
 from millstream.engine.device_choice import choose_device
 from millstream.trainer.evaluate.classifier import JUDGE, load_classifier
 from millstream.trainer.loop import keyed_generator
-from millstream.trainer.plan import RECIPES
 from millstream.trainer.policy.learner import PolicyLearner
 from millstream.trainer.policy.recipe import PolicyRecipe, read_policy_recipe
 from millstream.trainer.policy.rollouts import RolloutPlan, Trajectories
 from millstream.trainer.policy.run import PolicyRun
+from millstream.trainer.recipe_file import RECIPES
 from millstream.trainer.reward.attributes import AttributeReward
 from millstream.trainer.reward.clips import RewardClips
 

@@ -143,6 +143,8 @@ class Staging:
 
 def write_whole(path: Path, text: str) -> None:
     """It appears whole or not at all."""
+    if path.is_dir():
+        raise NotKept(f"cannot write {path}: it is a folder; name a file in it")
     try:
         with Staging(path.parent) as staging:
             staging.path(path.name).write_text(text, encoding="utf-8")

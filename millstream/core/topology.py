@@ -19,7 +19,7 @@ MAX_MESH = 64
 """Ranks of a mesh; past that nothing is left to gain."""
 
 _MESH = re.compile(r"1|(?P<kind>tp|sp)(?P<width>\d{1,5})|pp(?P<stages>\d{1,5})(?:xtp(?P<inner>\d{1,5}))?")
-_FORMS = "local, front+1, front+tpN, front+spN, front+ppN or front+ppNxtpM"
+_FORMS = "local, tpN, spN, ppN or ppNxtpM, alone or behind front+, or front+1"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

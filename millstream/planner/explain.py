@@ -38,7 +38,9 @@ class Explanation:
 def explain(name: str, plan: Plan) -> Explanation:
     if name not in EXPLAINED:
         known = ", ".join((*EXPLAINED, "vae", "bubble", "adam"))
-        raise ConfigError(f"{name!r} is not explained; known: {known}")
+        raise ConfigError(
+            f"{name!r} is not explained of a video model; known: {known}; of language models, --model 70b, others"
+        )
     return EXPLAINED[name](plan)
 
 

@@ -293,7 +293,7 @@ def find_device(name: str, *, here: Device | None = None, own: Device | None = N
             if found in DEVICES:
                 return DEVICES[found]
     known = ", ".join(device.name for device in DEVICES.values())
-    raise DeviceError(f"hardware {name!r} is unknown; describe it in a file for --gpu-file, or name one of: {known}")
+    raise DeviceError(f"hardware {name!r} is unknown; name one of {known}, or describe your own for plan --gpu-file")
 
 
 def parse_fleet(text: str, *, price: float | None = None, here: Device | None = None, own: Device | None = None) -> Fleet:

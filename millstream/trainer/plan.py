@@ -8,10 +8,8 @@ from typing import Literal, TypeVar
 import msgspec
 
 from millstream.core.errors import ConfigError
-from millstream.trainer.choices import with_choices
 from millstream.trainer.options import OPTIONS, MethodOptions
-
-RECIPES = Path(__file__).parent / "recipes"
+from millstream.trainer.recipe_file import read_recipe_file
 
 Chosen = TypeVar("Chosen", bound=MethodOptions)
 
@@ -88,12 +86,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def read_plan(path: Path) -> RunPlan:
-    try:
-        plan = msgspec.toml.decode(path.read_bytes(), type=RunPlan)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise ConfigError(f"{path} is not a training run: {with_choices(error, RunPlan)}") from None
+    plan = read_recipe_file(path, RunPlan, command="millstream train brook --recipe")
     names = [stage.name for stage in plan.stages]
     if len(set(names)) != len(names) or not names:
         raise ConfigError(f"{path} must name each of its stages once, has {', '.join(names) or 'none'}")

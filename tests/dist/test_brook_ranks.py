@@ -13,7 +13,8 @@ from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS
 from millstream.parallel.training.groups import create_world
 from millstream.trainer.brook import BrookRun
-from millstream.trainer.plan import RECIPES, RunPlan, read_plan
+from millstream.trainer.plan import RunPlan, read_plan
+from millstream.trainer.recipe_file import RECIPES
 from millstream.trainer.share import ALONE, BatchShare
 from tests.dist.ranks import run_ranks
 from tests.unit.small_brook import SMALL_BROOK

@@ -25,7 +25,8 @@ from millstream.planner.memory import dit_parameters, text_parameters, vae_param
 from millstream.trainer.brook import BrookRun
 from millstream.trainer.evaluate.classifier import ClipClassifier
 from millstream.trainer.loop import StepReport
-from millstream.trainer.plan import RECIPES, RunPlan, read_plan
+from millstream.trainer.plan import RunPlan, read_plan
+from millstream.trainer.recipe_file import RECIPES
 from millstream.trainer.share import ALONE, BatchShare
 from millstream.video.writer import check_parent_writable
 

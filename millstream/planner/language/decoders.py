@@ -111,11 +111,14 @@ _SHORT = {
     "405b": "llama-3.1-405b",
 }
 _SHAPES = [field.name for field in fields(DecoderConfig) if field.name != "name"]
+_ONLY_THEIRS = {"kv_heads", "experts", "active", "vocabulary", "gated", "tied"}
+"""Of a custom model's shapes, what none of video has."""
 
 
 def is_decoder(text: str) -> bool:
-    """Whether a model's name or shapes are of a language model; custom ones say `kv_heads`."""
-    return text.lower() in DECODERS or text.lower() in _SHORT or "kv_heads=" in text
+    """Whether a model's name or shapes are of a language model, by what a custom one alone has: `kv_heads`, `experts`."""
+    shapes = {pair.partition("=")[0].strip() for pair in text.split(",")}
+    return text.lower() in DECODERS or text.lower() in _SHORT or ("=" in text and bool(shapes & _ONLY_THEIRS))
 
 
 def find_decoder(text: str) -> DecoderConfig:

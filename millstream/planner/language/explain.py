@@ -30,7 +30,13 @@ def explain_language(name: str, ask: ServingAsk) -> Explanation:
     if name not in LANGUAGE:
         known = ", ".join((*LANGUAGE, "adam", "speculation", "all-reduce"))
         raise ConfigError(f"{name!r} is not explained of a language model; known: {known}")
-    return LANGUAGE[name](ask)
+    found = LANGUAGE[name](ask)
+    if name in ("weights", "prefill", "decode", "texts") and free_bytes(ask) < 0:
+        held = ask.decoder.parameters * ask.weight_bytes / ask.fleet.count / 1e9
+        has = ask.fleet.device.memory_bytes / 1e9
+        said = f"but its weights do not fit: {held:.4g} GB where a device has {has:.3g}; name more devices"
+        return replace(found, why=f"{found.why}; {said}")
+    return found
 
 
 def explain_sum(num_bytes: float, ranks: int, link: Link) -> Explanation:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 import torch
 
 from millstream.core.config import BrookVAEConfig, ModelSpec, StreamConfig, pixel_frames
@@ -14,12 +13,11 @@ from millstream.core.errors import ConfigError
 from millstream.core.files import file_digest
 from millstream.models.weights.parts import Layout
 from millstream.parallel.training.precision import IN_BFLOAT16
-from millstream.trainer.choices import with_choices
 from millstream.trainer.evaluate.classifier import FRAMES, JUDGE
-from millstream.trainer.plan import RECIPES
 from millstream.trainer.policy.control import DivergenceControl
 from millstream.trainer.policy.learner import LearnerOptions
 from millstream.trainer.policy.steps import StepNoise
+from millstream.trainer.recipe_file import read_recipe_file
 from millstream.trainer.reward.outside import find_function
 from millstream.trainer.reward.rewards import BUNDLED, RewardPlan
 from millstream.trainer.tuning.recipe import LoRAPlan
@@ -193,11 +191,4 @@ def _digest(path: Path) -> str:
 
 
 def read_policy_recipe(path: Path) -> PolicyRecipe:
-    try:
-        return msgspec.toml.decode(path.read_bytes(), type=PolicyRecipe)
-    except OSError as error:
-        ours = RECIPES / path.name
-        way = f"copy the one that comes with the package: {ours}" if ours.is_file() else "see millstream tune --help"
-        raise ConfigError(f"cannot read {path}: {error.strerror}; {way}") from None
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise ConfigError(f"{path} is not a recipe for tuning by reward: {with_choices(error, PolicyRecipe)}") from None
+    return read_recipe_file(path, PolicyRecipe, command="millstream tune")

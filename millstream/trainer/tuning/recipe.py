@@ -17,8 +17,7 @@ from millstream.models.weights.parts import Layout
 from millstream.parallel.training.optimisers.choice import OptimiserChoice, OptimiserName
 from millstream.parallel.training.precision import IN_BFLOAT16, Precision
 from millstream.parallel.training.task import StepOptions
-from millstream.trainer.choices import with_choices
-from millstream.trainer.plan import RECIPES
+from millstream.trainer.recipe_file import read_recipe_file
 from millstream.trainer.tuning.roles import MethodRecipe
 
 
@@ -159,13 +158,4 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def read_recipe(path: Path) -> TuningRecipe:
-    try:
-        return msgspec.toml.decode(path.read_bytes(), type=TuningRecipe)
-    except OSError as error:
-        ours = RECIPES / path.name
-        way = (
-            f"copy the one that comes with the package: {ours}" if ours.is_file() else "name a recipe: millstream train --help"
-        )
-        raise ConfigError(f"cannot read {path}: {error.strerror}; {way}") from None
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise ConfigError(f"{path} is not a recipe: {with_choices(error, TuningRecipe)}") from None
+    return read_recipe_file(path, TuningRecipe, command="millstream train")

@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.ablation import GOES_ON, NEARLY_NOISE, Scale, folder_of, judge, over_seeds, variants
 from millstream.trainer.options import DMDOptions, FlowOptions, ODEOptions
-from millstream.trainer.plan import RECIPES, read_plan
+from millstream.trainer.plan import read_plan
+from millstream.trainer.recipe_file import RECIPES
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,8 @@ from millstream.models.brook.files import PATH
 from millstream.trainer.checkpoint import read_checkpoint
 from millstream.trainer.evaluate.classifier import JUDGE, load_classifier
 from millstream.trainer.methods.flow import TextAndDiT
-from millstream.trainer.plan import RECIPES, PoolPlan, RunPlan, read_plan
+from millstream.trainer.plan import PoolPlan, RunPlan, read_plan
+from millstream.trainer.recipe_file import RECIPES
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,8 @@ from millstream.core.presets import MODELS, find_model
 from millstream.models.brook.bundle import build
 from millstream.trainer.brook import BrookRun
 from millstream.trainer.evaluate import held_back
-from millstream.trainer.plan import RECIPES, read_plan
+from millstream.trainer.plan import read_plan
+from millstream.trainer.recipe_file import RECIPES
 from tests.unit.cli.test_cli import millstream
 from tests.unit.small_brook import SMALL_BROOK
 from tests.unit.trainer.tuning.datasets import small_dataset

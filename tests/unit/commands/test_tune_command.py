@@ -14,9 +14,9 @@ from millstream.commands.tune import curves_page
 from millstream.core.presets import find_model
 from millstream.models.registry import load_dit
 from millstream.trainer.interrupt import Interrupt
-from millstream.trainer.plan import RECIPES
 from millstream.trainer.policy.control import Evaluated
 from millstream.trainer.policy.recipe import read_policy_recipe
+from millstream.trainer.recipe_file import RECIPES
 
 RECIPE = """
 model = "wan-tiny"
@@ -108,7 +108,7 @@ def test_a_folder_that_cannot_be_written_is_one_line_and_so_is_one_of_another_re
     path.write_text(RECIPE)
     out.write_text("a file")
     code, said = tune(path, "--out", str(out))
-    assert (code, f"the run in {out} has ended" in said) == (2, True), said
+    assert (code, f"{out} is not a folder; choose another --out" in said) == (2, True), said
     out.unlink()
     out.mkdir()
     (out / "recipe.toml").write_text(RECIPE + "seed = 2\n")

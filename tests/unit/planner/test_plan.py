@@ -199,7 +199,7 @@ def test_a_damaged_configuration_is_refused_in_a_line(tmp_path: Path, content: s
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--gpus", "4xH999"], "is unknown; describe it in a file for --gpu-file, or name one of: A100"),
+        (["--gpus", "4xH999"], "is unknown; name one of A100"),
         (["--gpus", ""], "is unknown"),
         (["--gpus", "0xH200"], "1 to 16384 devices"),
         (["--gpus", "-4xH200"], "1 to 16384 devices"),

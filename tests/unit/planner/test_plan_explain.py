@@ -64,7 +64,7 @@ def test_an_all_reduce_of_one_is_refused_with_the_fix() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["joy"], "is not explained; known: weights"),
+        (["joy"], "is not explained of a video model; known: weights"),
         (["bubble", "--stages", "0"], "1 or more"),
         (["bubble", "--pipeline", "magic"], "known: gpipe"),
         (["adam", "--parameters", "-1"], "--parameters must be"),

@@ -224,6 +224,16 @@ def test_offload_holds_less_on_a_device_and_takes_longer() -> None:
         assert less.host_bytes > held.host_bytes
 
 
+@pytest.mark.parametrize(("gpus", "fits"), [("H100", False), ("4xH100", True)])
+def test_what_is_said_of_weights_that_do_not_fit_says_so(gpus: str, fits: bool) -> None:
+    for name in ("weights", "prefill", "decode", "texts"):
+        result = CliRunner().invoke(app, ["plan", "explain", name, "--model", "70b", "--gpus", gpus])
+        assert result.exit_code == 0
+        assert ("do not fit" not in result.stdout.replace("\n", " ")) == fits
+    kv = CliRunner().invoke(app, ["plan", "explain", "kv", "--model", "70b", "--gpus", gpus])
+    assert "do not fit" not in kv.stdout
+
+
 def test_names_and_shapes_are_told_from_video_models() -> None:
     shapes = "layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,experts=8,active=2"
     assert find_decoder(shapes) == replace(DECODERS["mixtral-8x7b"], name="custom")
@@ -241,6 +251,8 @@ def test_names_and_shapes_are_told_from_video_models() -> None:
         (["explain", "joy", "--model", "7b"], "known: parameters"),
         (["explain", "kv", "--model", "kv_heads=2,layers=x"], "a custom language model is layers=N"),
         (["explain", "kv", "--model", "kv_heads=2,layers=2"], "also needs width"),
+        (["explain", "kv", "--model", "layers=2,width=64,heads=2,ffn=64,experts=8"], "also needs kv_heads"),
+        (["explain", "kv"], "of language models, --model 70b, others"),
         (["explain", "kv", "--model", "7b", "--context", "0"], "--context and --batch must be"),
         (["explain", "decode", "--model", "7b", "--gpus", "64xH100"], "name 1 to 32 devices"),
         (["explain", "decode", "--model", "7b", "--weights", "q1"], "--weights must be"),

@@ -10,11 +10,11 @@ import torch
 
 from millstream.core.errors import ConfigError, RewardFailed
 from millstream.core.presets import find_model
-from millstream.trainer.plan import RECIPES
 from millstream.trainer.policy.evaluation import Evaluation
 from millstream.trainer.policy.prompting import evaluated_prompts, step_plan
 from millstream.trainer.policy.recipe import PolicyRecipe, read_policy_recipe
 from millstream.trainer.policy.run import PolicyReport, PolicyRun, make_actor, make_batches
+from millstream.trainer.recipe_file import RECIPES
 from millstream.trainer.reward.clips import RewardClips
 from millstream.trainer.reward.rewards import RewardPlan, RewardSet
 from tests.unit.trainer.policy.small_policy import CPU

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
-from millstream.trainer.plan import RECIPES
+from millstream.trainer.plan import read_plan
+from millstream.trainer.policy.recipe import read_policy_recipe
+from millstream.trainer.recipe_file import RECIPES
 from millstream.trainer.tuning.recipe import LoRAPlan, read_recipe
 from millstream.trainer.tuning.roles import OtherRole
 from tests.unit.trainer.tuning.datasets import SPEC, recipe
@@ -132,6 +135,24 @@ def test_a_field_or_a_word_that_is_not_known_is_named_with_what_is(tmp_path: Pat
     path.write_text(f'model = "wan-tiny"\nweights = ["random"]\ndata = "clips"\nsteps = 3\nbatch = 2\nlr = 1e-4\n{text}\n')
     with pytest.raises(ConfigError, match=said):
         read_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "command"),
+    [
+        ("reward-brook.toml", read_recipe, "millstream tune"),
+        ("brook.toml", read_recipe, "millstream train brook --recipe"),
+        ("brook.toml", read_policy_recipe, "millstream train brook --recipe"),
+        ("lora-brook.toml", read_policy_recipe, "millstream train"),
+        ("lora-brook.toml", read_plan, "millstream train"),
+        ("reward-brook.toml", read_plan, "millstream tune"),
+    ],
+)
+def test_a_recipe_of_another_command_names_that(name: str, read: Callable[[Path], object], command: str) -> None:
+    path = RECIPES / name
+    with pytest.raises(ConfigError) as raised:
+        read(path)
+    assert str(raised.value) == f"{path} is a recipe of another command: {command} {path}"
 
 
 @pytest.mark.parametrize("text", ["model = 3", "steps = ", 'model = "x"\nunknown = 1'])
