@@ -33,7 +33,7 @@ class Speed:
     int8: bool = False
     """Brook's blocks on a CPU: linear layers in bytes, with ranges measured beforehand."""
     thin_decoder: bool = False
-    """Pictures by Brook's thin decoder, distilled from its own: a third of the work."""
+    """Pictures by Brook's thin decoder, distilled from its own: a fifth of the work."""
     round_keys: bool = False
     """Attention over a round number of keys, zeros among them, corrected exactly; needs `blocks`."""
     even_waves: bool = False
