@@ -166,7 +166,7 @@ def load(
     seconds: Annotated[float, typer.Option(help="How long they stay, at most 3600.")] = 60.0,
     url: Annotated[
         str | None,
-        typer.Option(help="A server on this machine, ws://127.0.0.1:8000; without it one is started.", show_default=False),
+        typer.Option(help="A server on this machine, http://127.0.0.1:8000; without it one is started.", show_default=False),
     ] = None,
     fps: Annotated[
         str, typer.Option(help="Frames a second that each asks for, and no less; auto: what the server chooses.")

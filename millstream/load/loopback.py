@@ -23,15 +23,15 @@ async def open_here(url: str, *, small_buffers: bool = False) -> Connection:
 
 def check_loopback(url: str) -> None:
     parts = urlsplit(url)
-    if parts.scheme != "ws" or not parts.hostname:
-        raise ConfigError(f"the address must look like ws://127.0.0.1:8000, got {url!r}")
+    if parts.scheme not in ("ws", "http") or not parts.hostname:
+        raise ConfigError(f"the address must look like http://127.0.0.1:8000, got {url!r}")
     try:
         local = parts.hostname == "localhost" or ipaddress.ip_address(parts.hostname).is_loopback
         parts.port  # noqa: B018 - raises when it is no number
     except ValueError:
         local = False
     if not local:
-        raise ConfigError(f"load is only put on this machine: use ws://127.0.0.1:PORT, got {url!r}")
+        raise ConfigError(f"load is only put on this machine: use http://127.0.0.1:PORT, got {url!r}")
 
 
 async def _small_socket(url: str) -> socket.socket:

@@ -235,4 +235,5 @@ def _most_line(quantity: str, found: tuple[int, PlanAnswer] | None, answer: Plan
         return f"no {quantity} holds the promise"
     stream = answer.best.ask.work.stream
     value = f"{stream.height}x{stream.width}" if quantity == "size" else str(found[0])
-    return f"the largest {quantity} that holds: {value}, with {answer.best.layout}"
+    most = "most sessions that hold" if quantity == "sessions" else f"largest {quantity} that holds"
+    return f"the {most}: {value}, with {answer.best.layout}"

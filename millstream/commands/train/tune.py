@@ -58,9 +58,13 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
     folder = out or path.with_suffix("")
     check_parent_writable(folder / RUN)
     if dry_run:
-        if (path.parent / recipe.data / CARD).exists():
+        clips_there = (path.parent / recipe.data / CARD).exists()
+        if clips_there:
             check_card(recipe, spec, read_card(path.parent / recipe.data))
         Console().print(_table(recipe, spec, path))
+        if not clips_there:
+            said = f"there are no clips in {recipe.data} yet; millstream train data prepare makes them"
+            Console().print(said, soft_wrap=True, highlight=False)
         return None
     recipe.check_ranks(int(os.environ.get("WORLD_SIZE", "1")))
     clips = ClipSet(path.parent / recipe.data)

@@ -131,6 +131,8 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
         for name in positive:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
+        if self.seed < 0:
+            raise ConfigError(f"seed must be 0 or more, got {self.seed}")
         if self.group < (1 if self.algorithm in ("ppo", "gradient") else 2):
             raise ConfigError(f"{self.algorithm} compares the streams of a group: give group = 2 or more, got {self.group}")
         if (self.algorithm == "matching") != bool(self.teacher):

@@ -149,7 +149,9 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
         for name in ("steps", "batch", "checkpoint_every", "keep", "lr", "clip"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
-        for name in ("samples", "warm_up", "cosine_over", "frames_per_chunk", "window", "shift", "weight_decay", "spike"):
+        for name in (
+            "seed", "samples", "warm_up", "cosine_over", "frames_per_chunk", "window", "shift", "weight_decay", "spike",
+        ):  # fmt: skip
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be 0 or more, got {getattr(self, name)}")
         for name in ("drop", "ema"):

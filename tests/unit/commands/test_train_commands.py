@@ -199,6 +199,7 @@ def test_a_dry_run_of_a_recipe_says_what_is_held_where(tmp_path: Path) -> None:
     path.write_text(plain + 'state_bits = 8\noffload = "optimiser"\n')
     code, said, _ = millstream("train", path, "--dry-run")
     assert code == 0
+    assert "there are no clips in clips yet" in said
     assert "adamw, 8 bits" in said
     assert "MiB of host memory" in said
 

@@ -66,14 +66,16 @@ def test_what_the_protocol_does_not_know_is_said_in_one_line(data: str | bytes) 
         read(data)
 
 
-@pytest.mark.parametrize("url", ["ws://127.0.0.1:8000", "ws://localhost:1", "ws://[::1]:8000", "ws://127.8.9.1"])
+@pytest.mark.parametrize(
+    "url", ["ws://127.0.0.1:8000", "ws://localhost:1", "ws://[::1]:8000", "ws://127.8.9.1", "http://127.0.0.1:80"]
+)
 def test_addresses_of_this_machine_are_fine(url: str) -> None:
     check_loopback(url)
 
 
 @pytest.mark.parametrize(
     "url",
-    ["ws://10.0.0.1:8000", "ws://example.org", "wss://127.0.0.1", "http://127.0.0.1:8000", "127.0.0.1:8000",
+    ["ws://10.0.0.1:8000", "ws://example.org", "wss://127.0.0.1", "https://127.0.0.1:8000", "127.0.0.1:8000",
      "ws://127.0.0.1.example.org", "ws://user@192.168.0.1:8000", "ws://0.0.0.0:8000", "ws://127.0.0.1:port", ""],
 )  # fmt: skip
 def test_load_is_put_on_no_other_machine(url: str) -> None:

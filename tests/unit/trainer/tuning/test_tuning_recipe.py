@@ -22,6 +22,7 @@ from tests.unit.trainer.tuning.datasets import SPEC, recipe
     ("changed", "said"),
     [
         ({"steps": 0}, "steps must be above 0"),
+        ({"seed": -1}, "seed must be 0 or more, got -1"),
         ({"lr": float("nan")}, "lr must be above 0"),
         ({"drop": 1.0}, "drop must be from 0 to less than 1"),
         ({"noise_from": 700.0, "noise_to": 600.0}, "noise_from must be below noise_to"),
