@@ -118,7 +118,7 @@ def _why(error: Exception) -> str:
         try:
             return msgspec.json.decode(error.response.body or b"", type=ErrorAnswer).error.message
         except msgspec.MsgspecError:
-            pass
+            return f"no stream is at this address (HTTP {error.response.status_code}); give the one that the server printed"
     if isinstance(error, websockets.InvalidMessage):
         return "what answers does not speak HTTP; if it has a certificate, its address begins with https"
     if isinstance(error, ssl.SSLCertVerificationError):

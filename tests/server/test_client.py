@@ -221,6 +221,11 @@ def test_what_no_connection_can_have_is_said_in_one_line(server: Serving, wrong:
     assert "\n" not in str(refused.value)
 
 
+def test_another_address_of_a_server_is_called_that(server: Serving) -> None:
+    with pytest.raises(ClientError, match=r"no stream is at this address \(HTTP 40\d\)"), connect(server.url("/elsewhere")):
+        pass
+
+
 def test_what_can_never_come_is_not_waited_for(server: Serving) -> None:
     with connect(server.url()) as client:
         with pytest.raises(ClientError, match="there is no session yet: start"):

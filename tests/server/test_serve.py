@@ -94,6 +94,12 @@ def refusal(*options: str, **environment: str) -> str:
     return line
 
 
+def test_memory_that_holds_no_session_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.commands.serve.set_up_logging", lambda **_: None)
+    said = refusal(*TINY, "--port", "0", "--data", str(tmp_path), "--memory", "0.000001")
+    assert "--memory 1e-06 GiB holds no session, which takes 0." in said
+
+
 def test_what_cannot_be_is_said_in_one_line_before_anything_is_loaded(tmp_path: Path) -> None:
     assert "--api-key" in refusal(*TINY, "--host", "0.0.0.0", "--port", "0")
     assert "API key" in refusal(*TINY, "--port", "0", MILLSTREAM_API_KEY="short")

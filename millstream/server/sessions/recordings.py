@@ -72,7 +72,7 @@ class Recordings:
             return ""
         if recorded.cut_short:
             live_session.tell(Noted(words=f"the recording ended early and is kept as far as it came: {DISK_FAILS}"))
-        log.info("recorded %s", recorded, extra={"session": label(live_session.session_id)})
+        log.info("recorded %s: %d frames", tape.name, recorded.num_frames, extra={"session": label(live_session.session_id)})
         self._archive_of(live_session.key).store.keep("recordings", tape.name, owner=live_session.client)
         live_session.recordings.append(tape.name)
         return tape.name
