@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TypeVar, get_args
 
 import msgspec
@@ -232,7 +232,8 @@ class AsyncClient:
     async def greet(self) -> None:
         """The server speaks first."""
         async with self._asking:
-            await self._answered(Hello)
+            with self._patiently():
+                await self._answered(Hello)
 
     async def leave(self) -> None:
         """End what would otherwise stand until the server tires of it."""
@@ -265,20 +266,25 @@ class AsyncClient:
             if self.ended is not None:
                 raise ClientError(f"the session has ended: {self.ended.reason}", code=self.ended.cause)
             self._wanted, self._answer = wanted, asyncio.get_running_loop().create_future()
-            try:
-                await self._connection.say(message)
-            except MillstreamError as error:
-                raise ClientError(str(error)) from None
-            return await self._answered(wanted)
+            with self._patiently():  # from before it is said: the answer may be here while that is still awaited
+                try:
+                    await self._connection.say(message)
+                except MillstreamError as error:
+                    raise ClientError(str(error)) from None
+                return await self._answered(wanted)
 
-    async def _answered(self, wanted: type[Answer]) -> Answer:
+    @contextmanager
+    def _patiently(self) -> Iterator[None]:
         late = ClientError(f"the server did not answer within {PATIENCE_S:g} s")
         self._patience = asyncio.get_running_loop().call_later(PATIENCE_S, self._fail, late)
         try:
-            answer = await self._answer
+            yield
         finally:
             self._patience.cancel()
             self._wanted = None
+
+    async def _answered(self, wanted: type[Answer]) -> Answer:
+        answer = await self._answer
         assert isinstance(answer, wanted), f"{answer!r} answered a question for {wanted}"
         return answer
 
