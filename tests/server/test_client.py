@@ -257,19 +257,22 @@ def test_an_error_that_is_met_again_and_again_stays_as_long_as_it_is(server: Ser
 
 def test_in_line_one_waits_for_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Not only who starts, also who comes back: longer than a server may take to answer."""
-    with serving(tmp_path, places=1) as crowded, connect(crowded.url()) as first, connect(crowded.url()) as second:
-        first.start(SEA)
-        snapshot = first.save().snapshot
-        monkeypatch.setattr(async_client, "PATIENCE_S", 1.5)
-        coming = threading.Thread(target=second.restore, args=(snapshot,))
-        coming.start()
-        crowded.until(lambda: second.waiting is not None, "it stands in line")
-        coming.join(1.6)
-        assert second.live is None
-        first.stop()
-        coming.join()
-        assert second.live is not None
-        assert next_chunk(second).frames.any()
+    with serving(tmp_path, places=1) as crowded:
+        with connect(crowded.url()) as client:
+            client.start(SEA)
+            snapshot = client.save().snapshot
+        with connect(crowded.url()) as first, connect(crowded.url()) as second:
+            first.restore(snapshot)  # slower than all that follow
+            monkeypatch.setattr(async_client, "PATIENCE_S", 1.5)
+            coming = threading.Thread(target=second.restore, args=(snapshot,))
+            coming.start()
+            crowded.until(lambda: second.waiting is not None, "it stands in line")
+            coming.join(1.6)
+            assert second.live is None
+            first.stop()
+            coming.join()
+            assert second.live is not None
+            assert next_chunk(second).frames.any()
 
 
 def test_nobody_there_is_said_in_one_line() -> None:
