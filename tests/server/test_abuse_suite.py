@@ -34,7 +34,7 @@ from tests.server.small_server import small_server
 
 
 @pytest.mark.parametrize(
-    "url", ["ws://10.0.0.1:80", "ws://example.org", "ws://0.0.0.0:80", "http://127.0.0.1", "ws://[fd00::1]:1", ""]
+    "url", ["ws://10.0.0.1:80", "ws://example.org", "ws://0.0.0.0:80", "https://127.0.0.1", "ws://[fd00::1]:1", ""]
 )
 def test_no_address_but_this_machines_is_ever_attacked(url: str) -> None:
     with pytest.raises(ConfigError):

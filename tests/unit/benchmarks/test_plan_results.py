@@ -104,16 +104,17 @@ def test_a_miss_beyond_the_goal_stands_out(tmp_path: Path) -> None:
 
 def test_the_table_takes_its_own_place_in_the_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = tmp_path / "planning.md"
-    document.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    place = "<!-- plan_results profile begins -->\nold\n<!-- plan_results profile ends -->\n"
+    document.write_text(f"before\n{BEGIN}\nold\n{END}\n{place}after\n")
     (tmp_path / "stream-plain.json").write_text(json.dumps(PLAIN))
     monkeypatch.setattr(plan_results, "DOCS", document)
     monkeypatch.setattr(sys, "argv", ["plan_results", "--results", str(tmp_path), "--docs"])
     plan_results.main()
     text = document.read_text()
     assert text.startswith(f"before\n{BEGIN}\n| stream |")
-    assert text.endswith(f"{END}\nafter\n")
+    assert text.endswith(" numbers.\n<!-- plan_results profile ends -->\nafter\n")
     assert "old" not in text
-    assert put_between(text, "plan_results", ["x"]) == f"before\n{BEGIN}\nx\n{END}\nafter\n"
+    assert put_between(text, "plan_results", ["x"]).startswith(f"before\n{BEGIN}\nx\n{END}\n")
 
 
 def test_the_committed_document_has_a_place_for_it() -> None:

@@ -46,7 +46,7 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
         (SMALL + "maximum = 0", "line 3, replicas.brook.maximum: expected `int` >= 1"),
         (SMALL + "minimum = 2", "line 1, replicas.brook: need 0 or more replicas at least and 1 or more at most, got 2 to 1"),
         (SMALL + "topology = 'front+tp2'\ngpus = 2", "replicas.brook: topology front+tp2 needs 3 GPUs, gpus says 2"),
-        (SMALL + "topology = 'ring'", "replicas.brook: topology must be local, front+1"),
+        (SMALL + "topology = 'ring'", "replicas.brook: topology must be local, tpN"),
         ("[replicas.brook]\ngpus = 1", "line 1, replicas.brook: model is missing"),
         (SMALL + "[keys.a]\nkey = 'short'", "keys.a: an API key must have 8 to 256"),
         ("[replicas", "line 1: "),
