@@ -181,14 +181,6 @@ def test_with_nothing_measured_one_is_admitted_and_the_next_waits_for_its_times(
     assert names(let_in(door, 2.0)) == ["b"]
 
 
-@pytest.mark.parametrize(("fps", "why"), [(16, ", the rate brook was made for:"), (3, ", the most it may have:")])
-def test_an_automatic_rate_says_whose_limit_it_is(fps: float, why: str) -> None:
-    """A key may have less than a model was made for."""
-    answer = admission().ask(request("a", rate="auto", pace=Pace(fps=fps, chunk_frames=12)), 0.0)
-    assert isinstance(answer, Admitted)
-    assert answer.note.startswith(f"plays {fps} frames a second{why} takes")
-
-
 def test_a_geometry_that_was_not_measured_is_scaled_from_the_nearest_and_says_so() -> None:
     door = admission(seconds=0.3)
     answer = door.ask(request("a", geometry=shape(500)), 0.0)
