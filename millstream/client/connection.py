@@ -115,10 +115,12 @@ def stream_address(url: str) -> str:
 def _why(error: Exception) -> str:
     """The server's own line where it sent one."""
     if isinstance(error, websockets.InvalidStatus):
+        status = error.response.status_code
         try:
             return msgspec.json.decode(error.response.body or b"", type=ErrorAnswer).error.message
         except msgspec.MsgspecError:
-            return f"no stream is at this address (HTTP {error.response.status_code}); give the one that the server printed"
+            if status in (403, 404):
+                return f"no stream is at this address (HTTP {status}); give the one that the server printed"
     if isinstance(error, websockets.InvalidMessage):
         return "what answers does not speak HTTP; if it has a certificate, its address begins with https"
     if isinstance(error, ssl.SSLCertVerificationError):
