@@ -140,7 +140,9 @@ CHAPTERS = (
 
 
 def find_chapter(key: str | int) -> Chapter:
+    """By its number or name, as files have it too: `06`."""
+    asked = str(key).lower().lstrip("0")
     for chapter in CHAPTERS:
-        if chapter.key.lower() == str(key).lower():
+        if chapter.key.lower() == asked:
             return chapter
     raise CourseError(f"there is no chapter {key}; there are {', '.join(each.key for each in CHAPTERS)}")

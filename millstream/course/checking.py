@@ -60,7 +60,7 @@ def load_answer(path: Path) -> ModuleType:
     sys.modules["course_answer"] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CourseError(f"{path} does not load: {type(error).__name__}: {error}") from None
     return module
 

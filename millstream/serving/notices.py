@@ -62,6 +62,8 @@ class Noted:
     """Something its people should know; the stream goes on."""
 
     words: str
+    once: bool = False
+    """Whether it is of one moment: its owner is told then, or when they come, and nobody later."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -59,7 +59,7 @@ class _Asked:
     def answer(self, note: str = "") -> None:
         """With what there is."""
         missing = len(self.controls) - len(self.pictures)
-        note = f"{missing} of {len(self.controls)} pictures were not made: {note}" if missing else ""
+        note = f"{missing} of {len(self.controls)} pictures could not be made: {note}" if missing else ""
         self.future.set_result(Previewed(pictures=(*self.pictures, *[None] * missing), note=note))
 
 

@@ -29,6 +29,11 @@ class KeptAs(msgspec.Struct, frozen=True, kw_only=True):
     """Of all chunks until then."""
     source: str = ""
     """The name of what it restyles, where that is not sent by its owner."""
+    tree: str = ""
+    """The first session of all that it was forked from or into; empty for itself."""
+    parent_id: str = ""
+    forked_at: int | None = None
+    """As a branch has them."""
 
     def receipts(self, timeline: TimelineState, late: Iterable[LoggedControl]) -> tuple[Receipt, ...]:
         """Of every control that was acknowledged: applied, still waiting for its chunk, or `late`, which may take the place of

@@ -182,6 +182,9 @@ def test_what_a_reader_wrote_is_never_touched(tmp_path: Path) -> None:
     assert hand_out(find_chapter(1), tmp_path / "mine") == (path, False)
     with pytest.raises(CourseError, match="does not load: SyntaxError"):
         load_answer(path)
+    path.write_text("import sys; sys.exit(0)")
+    with pytest.raises(CourseError, match="does not load: SystemExit"):
+        load_answer(path)
     with pytest.raises(CourseError, match="is not a Python file"):
         load_answer(tmp_path / "nothing.py")
 

@@ -32,7 +32,7 @@ import millstream
 from millstream.core import client_messages as said
 from millstream.core import server_messages as say
 from millstream.core.client_messages import Format
-from millstream.core.controls import Pause, Receipt, Resume, SetPrompt, WeightedPrompt
+from millstream.core.controls import Pause, Receipt, Resume, SetPrompt, SetWindow, WeightedPrompt
 from millstream.server.headers import SafeHeaders
 from millstream.server.protocol import messages as words
 from millstream.server.transport.sockets import listen
@@ -247,6 +247,9 @@ class FakeStream:
     async def answer(self, socket: WebSocket, asked: said.AnyClientMessage) -> None:
         session = next(reversed(self.sessions.values()), None)
         match asked:
+            case said.Steer(control=SetWindow(window=window) as control) if session is not None and window < 3:
+                error = say.ErrorMessage(code="bad_control", message="it cannot hold a chunk", control_id=control.id)
+                await socket.send_text(words.encode(error))
             case said.Steer(control=control) if session is not None:
                 receipt = Receipt(control_id=control.id, state="queued", chunk_index=session.index)
                 await socket.send_text(words.encode(receipt_message(receipt)))
@@ -283,6 +286,8 @@ class FakeStream:
                 session.paused = isinstance(control, Pause)
                 await asyncio.sleep(0.1)
                 await socket.send_text(words.encode(receipt_message(receipt, "applied")))
+                if not session.paused:
+                    session.queued.append(receipt)  # said twice: the chunk that comes next has it too
             case SetPrompt(prompt=prompt):
                 session.prompts_due.insert(0, prompt)
                 session.queued.append(receipt)
@@ -302,7 +307,7 @@ def previews(prompts: tuple[str, ...]) -> say.Previews:
     """All but the last of several."""
     jpegs = [encoder_for("jpeg").encode(paint(prompt, 0)[:1], fps=1.0)[0] for prompt in prompts[: max(1, len(prompts) - 1)]]
     futures = [say.FuturePicture(prompt=prompt, jpeg=jpeg) for prompt, jpeg in zip_longest(prompts, jpegs, fillvalue=b"")]  # type: ignore[arg-type]
-    return say.Previews(futures=tuple(futures), note="" if len(prompts) == 1 else "1 of 3 pictures were not made: no time")
+    return say.Previews(futures=tuple(futures), note="" if len(prompts) == 1 else "1 of 3 pictures could not be made: no time")
 
 
 def live(session: FakeSession, format: Format, owned: bool) -> say.LiveMessage:

@@ -143,6 +143,37 @@ def test_what_was_acknowledged_after_the_last_save_is_told_as_lost(tmp_path: Pat
         assert "lost" not in told
 
 
+def test_branches_are_branches_of_each_other_after_a_restart_and_one_that_is_kept_ends_the_rest(tmp_path: Path) -> None:
+    with keeping(tmp_path, places=2) as server, server.client() as client:
+        first = client.start(**RAW)["session"]
+        see(client, 1)
+        client.say({"type": "fork"})
+        second = client.hear("forked")["session"]
+    with keeping(tmp_path, places=2) as server, server.client() as client, server.client() as beside:
+        attach(client, first)
+        attach(beside, second)
+        client.say({"type": "keep"})
+        assert client.hear("kept")["ended"] == 1
+        beside.hear("ended")
+
+
+def test_where_it_goes_on_is_told_once(tmp_path: Path) -> None:
+    with keeping(tmp_path) as server, server.client() as client:
+        session = client.start(**RAW)["session"]
+        see(client, 1)
+    with keeping(tmp_path) as server, server.client() as client, server.client() as again:
+        view = attach(client, session)["view"]
+        assert "where it was last kept" in client.hear("note")["message"]
+        attach(again, session)
+        see(again, last_seen(client) + 1)
+        again.say({"type": "ping"})
+        assert not [message for message in again.heard if message["type"] == "note"]
+        with server.client() as viewer:
+            viewer.say({"type": "view", "version": 1, "view": view, **RAW})
+            see(viewer, last_seen(again) + 1)
+            assert not [message for message in viewer.heard if message["type"] == "note"]
+
+
 def test_only_who_knows_the_id_can_bring_a_session_back_and_its_file_does_not_name_it(tmp_path: Path) -> None:
     with keeping(tmp_path) as server, server.client() as client:
         live = client.start(**RAW)

@@ -88,7 +88,7 @@ async def fork(hub: SessionHub, parent: LiveSession, at_chunk: int | None = None
     went = await _wait(began)
     branch.forked_at = went.chunk
     if went.note:
-        branch.tell(Noted(words=went.note))
+        branch.tell(Noted(words=went.note, once=True))
     return branch, went
 
 
@@ -96,7 +96,7 @@ async def rewind(hub: SessionHub, live_session: LiveSession, chunk: int) -> Went
     """Go back to before a chunk that is kept. What was shown from there on is not part of the session any more."""
     went = Went.to(await _wait(hub.service.rewind(live_session.session_id, chunk)))
     if went.note:
-        live_session.tell(Noted(words=went.note))
+        live_session.tell(Noted(words=went.note, once=True))
     return went
 
 

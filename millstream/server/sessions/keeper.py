@@ -74,7 +74,8 @@ class Returned:
     def news(self) -> list[Notice]:
         """What its people are told first."""
         receipts = self.kept.receipts(self.timeline, self.late)
-        return [Noted(words=welcome(self.timeline, has_log=self.log is not None)), Applied(receipts=receipts)]
+        said = Noted(words=welcome(self.timeline, has_log=self.log is not None), once=True)
+        return [said, Applied(receipts=receipts)]
 
 
 @dataclass(slots=True, eq=False)
@@ -253,6 +254,9 @@ class Keeper:
                 applied=tuple(held.applied),
                 media_s=held.media_s,
                 source=request.source,
+                tree=held.live_session.tree,
+                parent_id=held.live_session.parent_id,
+                forked_at=held.live_session.forked_at,
             )
             return _Copy(held.num_copies, self._archive_of(held.live_session.key).copy(session, kept))
 

@@ -187,7 +187,10 @@ class LiveSession:
         if self.state is not None:
             outbox.put(self.state)
         for note in self.notes:
-            outbox.put(note)
+            if owner or not note.once:
+                outbox.put(note)
+        if owner:
+            self._forget_told()
         self._enqueue(_Greeting(viewer))
         return viewer
 
@@ -315,6 +318,11 @@ class LiveSession:
                 self.notes.append(item)
                 self._log(words)
                 self.put(item)
+                if any(viewer.owner for viewer in self.viewers):
+                    self._forget_told()
+
+    def _forget_told(self) -> None:
+        self.notes = deque((note for note in self.notes if not note.once), maxlen=MAX_NOTES)
 
     def put(self, item: object) -> None:
         """To everybody who watches."""

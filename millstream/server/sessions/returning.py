@@ -60,11 +60,14 @@ def _brought_back(hub: SessionHub, back: Returned, client: str, key: Key, has: H
     request = _going_on(hub, back.saved, kept.session_id, key, late=back.late, **terms)
     may_wait = not hub.card.moves  # a fleet has one line for all its servers
     try:
-        request = replace(request, media_s=kept.media_s, has=has, may_wait=may_wait, yields=yields)
-        return hub.opened(request, client, key, back)
+        request = replace(request, media_s=kept.media_s, has=has, may_wait=may_wait, yields=yields, tree=kept.tree)
+        live_session = hub.opened(request, client, key, back)
     except MillstreamError:
         hub.archive_of(key).store.remove("snapshots", back.saved.path.stem)
         raise
+    live_session.tree, live_session.parent_id = kept.tree or kept.session_id, kept.parent_id
+    live_session.forked_at = kept.forked_at
+    return live_session
 
 
 def _going_on(

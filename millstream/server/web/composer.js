@@ -7,6 +7,7 @@ import * as memory from "./memory.js";
 import * as strings from "./strings.js";
 
 const REST_MS = 250;
+const READ_S = 2.5;
 
 export class Composer {
   #resting = 0; // the timer until a draft is told
@@ -14,6 +15,7 @@ export class Composer {
   #place = 0; // in the history; its length means the draft
   #draft = "";
   #running = false;
+  #readUntil = 0;
 
   constructor({ form, prompt, sendLabel, status, unknown, examples, modes, blend, blendField }, onSend, onDraft) {
     Object.assign(this, { form, prompt, sendLabel, status, unknown, examples, modes, blend, blendField, onSend, onDraft });
@@ -77,7 +79,11 @@ export class Composer {
     this.sendLabel.textContent = running ? "Send" : "Start";
   }
 
+  /** What went wrong stands until it can have been read, whatever went right meanwhile. */
   say(text, tone = "") {
+    const now = performance.now();
+    if (tone !== "bad" && text && now < this.#readUntil) return;
+    this.#readUntil = tone === "bad" ? now + READ_S * 1000 : 0;
     this.status.textContent = text;
     this.status.dataset.tone = tone;
   }

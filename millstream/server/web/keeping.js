@@ -34,9 +34,9 @@ export class Keeping {
     const link = new URL(`/?view=${encodeURIComponent(this.stream.live.view)}`, location).href;
     try {
       await navigator.clipboard.writeText(link);
-      this.toast(`Link copied. Whoever opens it may watch, not steer: ${link}`);
+      this.toast(strings.shared(link, { copied: true, key: this.stream.key }));
     } catch {
-      this.toast(`Whoever opens this may watch, not steer: ${link}`); // no clipboard outside secure pages
+      this.toast(strings.shared(link, { copied: false, key: this.stream.key })); // no clipboard outside secure pages
     }
   }
 

@@ -25,6 +25,7 @@ import * as strings from "./strings.js";
 const $ = (id) => document.getElementById(id);
 const REFRESH_MS = 500;
 const MAX_STALL_S = 0.03; // of a second; more than that is seen
+const KNOBS = ["steps", "seed", "noise_scale", "window", "kv_bias"]; // controls that change what a stream is
 const STILLS = ["jpeg", "webp"]; // the quickest to encode first
 
 const toast = toaster($("toast"));
@@ -232,6 +233,7 @@ stream.addEventListener("live", ({ detail: { format, config, note } }) => {
   standing.explainRate(note);
   newStream.show(config);
   steering.show(config, source);
+  composer.say(""); // of a connection that was lost
   if (config.input && source.sendsFrames) sendFrames();
   lacksFrames = config.input && !source.sendsFrames && view === null;
   if (lacksFrames) stage.say(strings.lacksFrames(), { action: "Use the camera", act: () => source.useCamera() });
@@ -275,7 +277,8 @@ stream.addEventListener("queued", ({ detail: { id, name, control, chunk } }) => 
   const waits = stream.phase === "paused" && control.type !== "resume";
   composer.say(waits ? strings.waitsForResume(name) : strings.queued(name, chunk), "queued");
 });
-stream.addEventListener("applied", ({ detail: { id, name, chunk } }) => {
+stream.addEventListener("applied", ({ detail: { id, name, chunk, control: { id: _, type, ...settings } } }) => {
+  if (KNOBS.includes(type)) Object.assign(stream.live.config, settings);
   timeline.settle(id);
   composer.say(strings.applied(name, chunk), "applied");
 });
@@ -285,6 +288,7 @@ stream.addEventListener("seen", ({ detail: { name, chunk, seconds } }) => {
 });
 stream.addEventListener("rejected", ({ detail: { id, message } }) => {
   timeline.settle(id);
+  if (stream.live) steering.show(stream.live.config, source); // as it is still
   composer.say(message, "bad");
 });
 

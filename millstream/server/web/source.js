@@ -13,7 +13,7 @@ export class SourceChoice {
     Object.assign(this, { choice, file, shape, onChoice, onTrouble });
     this.#frames = new FrameSource(preview);
     choice.addEventListener("change", () => this.#choose());
-    choice.querySelector("[value=file]").addEventListener("click", () => this.#frames.isOpen && file.click()); // another one
+    choice.querySelector("[value=file]").addEventListener("click", () => this.#frames.isOpen && this.#askForFile()); // another one
     file.addEventListener("change", () => this.#open(this.#openFile, strings.noFile(file.files[0])));
     file.addEventListener("cancel", () => this.#frames.isOpen || this.#backToWords());
   }
@@ -76,8 +76,14 @@ export class SourceChoice {
   #choose() {
     this.#frames.close();
     if (!this.sendsFrames) this.onChoice();
-    else if (this.#name === "file") this.file.click(); // goes on when one is chosen
+    else if (this.#name === "file") this.#askForFile(); // goes on when one is chosen
     else this.#open(this.#openCamera);
+  }
+
+  /** Also for the one that was chosen last: who chooses that again changes nothing, to a browser that remembers. */
+  #askForFile() {
+    this.file.value = "";
+    this.file.click();
   }
 
   async #open(open, trouble = null) {

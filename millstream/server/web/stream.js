@@ -120,6 +120,7 @@ export class Stream extends EventTarget {
       const sent = this.#sent.get(id);
       if (!sent) continue;
       this.#sent.delete(id);
+      if (sent.control.type === "resume") continue; // no picture of its own
       this.#tell("seen", { ...sent, chunk: header.index, seconds: (performance.now() - sent.askedAt) / 1000 });
     }
   }
@@ -188,7 +189,7 @@ export class Stream extends EventTarget {
     this.#tell("applied", { ...sent, chunk });
     if (sent.control.type === "pause") this.#rest();
     if (sent.control.type === "resume") this.#goOn();
-    if (["pause", "resume"].includes(sent.control.type)) this.#sent.delete(id); // no picture of its own
+    if (sent.control.type === "pause") this.#sent.delete(id); // no chunk brings it
   }
 
   #rest() {

@@ -34,7 +34,7 @@ def test_suggested_futures_are_previewed_considered_and_steered_to(page: Page, s
     cards = page.get_by_role("list", name="Futures").get_by_role("button")
     expect(cards).to_have_count(3)
     expect(page.locator("#futures canvas")).to_have_count(2)
-    expect(page.get_by_text("1 of 3 pictures were not made: no time.")).to_be_visible()
+    expect(page.get_by_text("1 of 3 pictures could not be made: no time.")).to_be_visible()
     assert asked(server) == [()]
     assert drafts(server)[-1] == EXAMPLES[0], "the first may be made ahead"
     cards.nth(1).hover()

@@ -59,6 +59,20 @@ def test_every_knob_sends_its_control(page: Page, server: FakeStream) -> None:
     assert sent[SetKVBias].kv_bias == pytest.approx(0.95)  # type: ignore[attr-defined]
 
 
+def test_what_is_refused_stays_to_be_read_and_the_knob_goes_back(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    window = page.get_by_role("spinbutton", name="Window")
+    before, status = window.input_value(), page.get_by_role("status", name="Last change")
+    screen.start(page, "a comet")
+    window.fill("2")
+    window.press("Enter")
+    expect(status).to_contain_text("cannot hold a chunk")
+    expect(window).to_have_value(before)
+    page.wait_for_timeout(1500)  # by then the prompt is on the screen
+    expect(status).to_contain_text("cannot hold a chunk")
+
+
 def test_camera_frames_reach_the_server_at_the_streams_rate(page: Page, server: FakeStream) -> None:
     screen.start(page, "a kite")
     screen.wait_until_moving(page)
@@ -211,6 +225,19 @@ def test_a_file_that_is_no_picture_is_told_in_words(page: Page, tmp_path: Path) 
     chooser.value.set_files(tmp_path / "notes.mp4")
     expect(page.get_by_role("alert")).to_contain_text("notes.mp4 is not a video or picture")
     expect(page.get_by_role("radio", name="Words")).to_be_checked()
+
+
+def test_the_same_file_can_be_chosen_again(page: Page, server: FakeStream, tmp_path: Path) -> None:
+    path = tmp_path / "still.png"
+    path.write_bytes(png(np.full((48, 96, 3), 128, np.uint8)))
+    page.get_by_role("textbox", name="Prompt").fill("a kite")
+    for number in (1, 2):
+        with page.expect_file_chooser() as chooser:
+            page.get_by_role("radio", name="File").check(force=True)
+        chooser.value.set_files(path)
+        wait_until(lambda number=number: len(server.sessions) == 2 * number - 1, "it has begun")  # type: ignore[misc]
+        page.get_by_role("radio", name="Words").check(force=True)
+        wait_until(lambda number=number: len(server.sessions) == 2 * number, "words again")  # type: ignore[misc]
 
 
 def test_another_file_can_be_chosen(page: Page, server: FakeStream, tmp_path: Path) -> None:

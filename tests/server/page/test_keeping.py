@@ -102,3 +102,15 @@ def test_what_is_recorded_and_saved_before_the_first_picture_is_not_called_as_th
     assert download.value.suggested_filename.startswith("a-comet_")
     page.get_by_role("button", name="Saved").click()
     expect(page.get_by_role("button", name="Go on from a comet")).to_be_visible()
+
+
+@pytest.mark.parametrize("key", ["", "letmein8"])
+def test_a_link_says_whether_its_viewers_need_a_key(page: Page, key: str) -> None:
+    page.get_by_text("New stream", exact=True).click()
+    page.get_by_label("Access key").fill(key)
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_role("button", name="Share", exact=True).click()
+    news = page.get_by_role("status", name="News")
+    expect(news).to_contain_text("Whoever opens it may watch, not steer")
+    assert ("They need an access key as well" in news.inner_text()) == bool(key)

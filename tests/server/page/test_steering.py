@@ -104,6 +104,15 @@ def test_a_change_of_a_paused_stream_is_said_to_wait(page: Page) -> None:
     expect(page.get_by_role("status", name="Last change")).to_contain_text("Prompt applied")
 
 
+def test_a_pause_that_is_over_is_marked_by_its_name(page: Page) -> None:
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("listitem", name=re.compile(r"Chunk \d+ .*resume applied", re.IGNORECASE))).to_be_visible()
+    expect(page.get_by_role("listitem", name=re.compile("change applied", re.IGNORECASE))).to_have_count(0)
+
+
 EVERY_STATUS = """() => {
     const status = document.querySelector("#prompt-status");
     window.said = [];

@@ -83,7 +83,7 @@ def test_nothing_is_made_that_might_not_have_ended_before_something_is_due_and_p
         time_passes(play)
         answer = asked.result(0)
         assert [picture is not None for picture in answer.pictures] == [True, False]
-        assert answer.note.startswith("1 of 2 pictures were not made: the device was not idle for long enough within 5 s")
+        assert answer.note.startswith("1 of 2 pictures could not be made: the device was not idle for long enough within 5 s")
 
 
 def test_without_memory_that_nobody_was_promised_there_is_none(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_without_memory_that_nobody_was_promised_there_is_none(engine: Engine, m
         asked = play.service.preview("a", [STORM])
         monkeypatch.setattr(engine.generator.pages, "promise", _no_room)
         make(play)
-        assert asked.result(0) == Previewed(pictures=(None,), note="1 of 1 pictures were not made: no room")
+        assert asked.result(0) == Previewed(pictures=(None,), note="1 of 1 pictures could not be made: no room")
         assert not any(isinstance(notice, Ended) for notice in play.notices["a"])
 
 

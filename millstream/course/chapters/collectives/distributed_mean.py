@@ -11,7 +11,7 @@ from millstream.course.reader import Reader
 
 def run(reader: Reader, world: int = 3) -> None:
     whole = torch.cat([rows_of(rank) for rank in range(world)]).mean().item()
-    guess = reader.predict("rank r holds r+1 numbers, all equal to r. What is the mean of all numbers on 3 ranks?")
+    guess = reader.predict(f"rank r holds r+1 numbers, all equal to r. What is the mean of all numbers on {world} ranks?")
     answers = on_ranks(both_means, world)
     reader.reveal(guess, whole, by="torch.mean of all rows in one process", tolerance=0.01)
     for rank, (of_means, right) in enumerate(answers):
