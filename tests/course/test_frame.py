@@ -175,6 +175,11 @@ def test_progress_from_before_there_were_labs_is_read(tmp_path: Path) -> None:
     assert load_progress(tmp_path / "course.json").solved == ["1", "3"]
 
 
+def test_a_chapter_has_the_number_that_its_file_has_too() -> None:
+    assert find_chapter("06") is find_chapter(6)
+    assert find_chapter("v2") is find_chapter("V2")
+
+
 def test_what_a_reader_wrote_is_never_touched(tmp_path: Path) -> None:
     path, is_new = hand_out(find_chapter(1), tmp_path / "mine")
     assert is_new
