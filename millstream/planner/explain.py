@@ -133,10 +133,7 @@ def _call(plan: Plan) -> Explanation:
 
 def _period(plan: Plan) -> Explanation:
     time, apart = plan.time, plan.layout.front_apart
-    mesh = f"{time.calls:.6g} * {time.call.total:.6g}"
-    hops = time.mesh_ms - time.calls * time.call.total
-    mesh = f"{mesh} + {hops:.6g}" if hops > 1e-9 else mesh
-    if time.period_ms == time.host_pace_ms:
+    if plan.waits_for_host:
         return Explanation(
             name="period",
             formula="sessions of a batch * host's work on a chunk",
@@ -145,6 +142,9 @@ def _period(plan: Plan) -> Explanation:
             unit="ms",
             why="the device is done sooner and waits for its host",
         )
+    mesh = f"{time.calls:.6g} * {time.call.total:.6g}"
+    hops = time.mesh_ms - time.calls * time.call.total
+    mesh = f"{mesh} + {hops:.6g}" if hops > 1e-9 else mesh
     if apart:
         filled = f"max({time.front_ms:.6g}, {mesh} + {time.transport_ms:.6g})"
         return Explanation(

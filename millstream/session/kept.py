@@ -30,7 +30,7 @@ class KeptAs(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     """The name of what it restyles, where that is not sent by its owner."""
     tree: str = ""
-    """The first session of all that it was forked from or into; empty for itself."""
+    """The first session of all that were forked from each other; older files do not say."""
     parent_id: str = ""
     forked_at: int | None = None
     """As a branch has them."""

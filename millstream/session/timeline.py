@@ -7,7 +7,6 @@ receipts. Nothing here grows: at most `MAX_WAITING` controls wait, one more is r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 
@@ -224,11 +223,13 @@ class Timeline:
 
     def absorb(self) -> bool:
         """Apply the controls due at the next chunk. Returns whether that chunk is to be planned now."""
-        due = [waiting for waiting in self._waiting if waiting.at_chunk <= self.chunk_index]
-        if self._pauses(due):
-            due = [waiting for waiting in due if isinstance(waiting.control, Pause | Resume)]
-        self._waiting = [waiting for waiting in self._waiting if waiting not in due]
-        for waiting in due:
+        holds, applying, still = self._holds_back, list[_Waiting](), list[_Waiting]()
+        for waiting in self._waiting:
+            is_due = waiting.at_chunk <= self.chunk_index
+            applies = is_due and (not holds or isinstance(waiting.control, Pause | Resume))
+            (applying if applies else still).append(waiting)
+        self._waiting = still
+        for waiting in applying:
             self._apply(waiting.control)
             self._receipts.append(Receipt(control_id=waiting.control_id, state="applied", chunk_index=self.chunk_index))
         return not (self.paused or self.stopped)
@@ -305,11 +306,12 @@ class Timeline:
         if isinstance(control, SetNoiseScale) and not self.has_input:
             raise ControlError("noise_scale acts on an input video and this session has none")
 
-    def _pauses(self, due: Sequence[_Waiting]) -> bool:
-        """Whether the next chunk is not to be planned yet after these: what else was asked for it waits with it."""
-        if any(isinstance(waiting.control, Stop) for waiting in due):
+    @property
+    def _holds_back(self) -> bool:
+        """Whether the next chunk is not to be planned yet, by what is due: what else was asked for it waits with it."""
+        if any(isinstance(control, Stop) for control in self.due):
             return False
-        switches = [waiting.control for waiting in due if isinstance(waiting.control, Pause | Resume)]
+        switches = [control for control in self.due if isinstance(control, Pause | Resume)]
         return isinstance(switches[-1], Pause) if switches else self.paused
 
     def _free_id(self) -> str:

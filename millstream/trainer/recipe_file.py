@@ -26,8 +26,8 @@ def read_recipe_file(path: Path, kind: type[Recipe], *, command: str) -> Recipe:
     try:
         data = path.read_bytes()
     except OSError as error:
-        ours = RECIPES / path.name
-        way = f"copy the one that comes with the package: {ours}" if ours.is_file() else f"see {command} --help"
+        ours, helped = RECIPES / path.name, command.removesuffix(" --recipe")
+        way = f"copy the one that comes with the package: {ours}" if ours.is_file() else f"see {helped} --help"
         raise ConfigError(f"cannot read {path}: {error.strerror}; {way}") from None
     try:
         return msgspec.toml.decode(data, type=kind)

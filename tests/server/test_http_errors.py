@@ -8,16 +8,13 @@ import httpx2
 import pytest
 
 from tests.server.serving import serving
+from tests.server.test_rest import code
 
 
 @pytest.fixture(scope="module")
 def http() -> Iterator[httpx2.Client]:
     with serving() as running, httpx2.Client(base_url=running.url(), timeout=30) as client:
         yield client
-
-
-def code(answer: httpx2.Response) -> tuple[int, str]:
-    return answer.status_code, answer.json()["error"]["code"]
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def _opened(
         branch = hub.opened(request, parent.client, key)
     except Overloaded as error:
         raise Overloaded(f"no place for a branch: {error}") from None  # a rate or the line is offered to no branch
-    branch.tree, branch.parent_id = parent.tree, parent.session_id
+    branch.parent_id = parent.session_id
     return branch
 
 

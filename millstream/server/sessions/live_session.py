@@ -90,7 +90,7 @@ class LiveSession:
         """Whose address opened it."""
         self.key = key
         """Whose session it is."""
-        self.tree = request.session_id
+        self.tree = request.tree or request.session_id
         """The first session of all that were forked from each other."""
         self.parent_id = ""
         """Of a branch, the session that it was forked from."""

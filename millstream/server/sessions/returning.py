@@ -65,8 +65,7 @@ def _brought_back(hub: SessionHub, back: Returned, client: str, key: Key, has: H
     except MillstreamError:
         hub.archive_of(key).store.remove("snapshots", back.saved.path.stem)
         raise
-    live_session.tree, live_session.parent_id = kept.tree or kept.session_id, kept.parent_id
-    live_session.forked_at = kept.forked_at
+    live_session.parent_id, live_session.forked_at = kept.parent_id, kept.forked_at
     return live_session
 
 

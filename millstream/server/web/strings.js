@@ -102,9 +102,10 @@ export function control(control) {
 export const foreign = (id) => id.replace(/^osc-(.+)-\d+$|.+/, (_, kind) => (kind ? `${kind} by OSC` : "change"));
 
 export function shared(link, { copied, key }) {
-  const needs = key ? " They need an access key as well: one that is read-only lets them do no more than that." : "";
-  return `${copied ? "Link copied. " : ""}Whoever opens it may watch, not steer: ${link}${needs && `.${needs}`}`;
+  const needs = key ? ". They need an access key as well: one that is read-only lets them do no more than that." : "";
+  return `${copied ? "Link copied. " : ""}Whoever opens it may watch, not steer: ${link}${needs}`;
 }
+
 export const notSent = () => "Not sent: there is no connection just now.";
 export const inLine = () => "Still in line: say it again once the stream runs.";
 export const queued = (name, chunk) => `${capital(name)} queued for chunk ${chunk}`;
