@@ -2,19 +2,22 @@
 
     python -m benchmarks.ablation --run out/brook
 
-Starts from the VAE, the judge, the latents and the teacher of a finished run, or from what `benchmarks.ablation_source` makes.
-Every variant is judged by how well it keeps to its prompts as a stream goes on:
+Starts from the VAE, the judge, the latents and the teacher of a finished run, or from what
+`benchmarks.ablation_source` makes. Every variant is judged by how well it keeps to its prompts as a stream
+goes on:
 
 teacher forcing      few steps learnt with clean frames of real clips as context
 diffusion forcing    the same with noisy ones, most of them nearly noise; also streamed with a noised past
 ..., matched         teacher forcing, then distribution matching after real frames, clean or noisy
 ..., faint           either with little noise, most of the time
-..., flow            the many steps of a teacher, learnt on with a past of either kind; streamed in 8, its past clean or noisy
+..., flow            the many steps of a teacher, learnt on with a past of either kind; streamed in 8, its
+                     past clean or noisy
 self-forcing         the same after the student's own; also streamed in 1 and in 4 steps
 no initialisation    self-forcing straight from the teacher
 
-Goes on where it was stopped: what has been trained and what has been judged is kept in --out. Steps of so small a model leave a
-GPU idle for most of the time: --jobs 5 trains and judges five at once, each in a process of its own.
+Goes on where it was stopped: what has been trained and what has been judged is kept in --out. Steps of so
+small a model leave a GPU idle for most of the time: --jobs 5 trains and judges five at once, each in a
+process of its own.
 """
 
 from __future__ import annotations
@@ -38,19 +41,20 @@ from benchmarks.report import write_report
 from millstream.core.schedule import even_steps
 from millstream.engine.device_choice import choose_device
 from millstream.engine.engine import Engine
-from millstream.trainer.brook import BrookRun
-from millstream.trainer.evaluate.adherence import Adherence, judge_prompts
-from millstream.trainer.evaluate.classifier import load_classifier
-from millstream.trainer.plan import RunPlan, StagePlan, read_plan
-from millstream.trainer.recipe_file import RECIPES
+from millstream.train.brook import BrookRun
+from millstream.train.evaluate.adherence import Adherence, judge_prompts
+from millstream.train.evaluate.classifier import load_classifier
+from millstream.train.plan import RunPlan, StagePlan, read_plan
+from millstream.train.recipe import RECIPES
 
 SHARED = ("vae-average.pt", "classifier-average.pt", "teacher-average.pt", "latents.pt")
 FAINT = {"faint": 0.1, "fainter": 0.03}
-"""How levels of a noisy past are moved towards none: half of them lie below 9%, or below 3%."""
+"""Timestep shifts that move the levels of a noisy past towards none: half of the levels are below 9%, or
+below 3%."""
 NEARLY_NOISE = 3.0
-"""The same as levels of sampling: half of them lie above 75%."""
+"""Timestep shift of sampling: half of the levels are above 75%."""
 ALL_ALIKE = 1.0
-"""No level of noise more often than another."""
+"""Timestep shift with which every noise level is equally likely."""
 GOES_ON = dict.fromkeys(
     (
         "teacher forcing, matched",
@@ -82,7 +86,9 @@ WAYS: dict[str, Ways] = {
     **{f"diffusion forcing, {how}": OWN_WAY | _past_at(50.0, 100.0) for how in FAINT},
     **{f"diffusion forcing, matched, {how}": OWN_WAY | _past_at(50.0, 100.0) for how in FAINT},
     **{
-        f"{forcing} forcing, flow": {way: MANY_STEPS | past for way, past in (OWN_WAY | _past_at(100.0, 200.0)).items()}
+        f"{forcing} forcing, flow": {
+            way: MANY_STEPS | past for way, past in (OWN_WAY | _past_at(100.0, 200.0)).items()
+        }
         for forcing in ("teacher", "diffusion")
     },
 }
@@ -97,11 +103,11 @@ class Scale:
 
     ode_steps: int
     teacher_steps: int
-    """Of the guided path that the few steps are learnt from."""
+    """Steps of the guided teacher path that the few steps are learnt from."""
     self_forcing_steps: int
     flow_steps: int
     streams: int
-    """Kept between steps: few go on sooner."""
+    """Streams kept between steps; with fewer of them, each continues sooner."""
     prompts: int
     seconds: tuple[float, ...]
 
@@ -116,20 +122,29 @@ def variants(plan: RunPlan, scale: Scale) -> dict[str, tuple[StagePlan, ...]]:
     clean = cut_short(plan.stage("ode"), scale.ode_steps, teacher_steps=scale.teacher_steps)
 
     def noisy(context_shift: float) -> StagePlan:
-        return replace(clean, options=clean.options | {"forcing": "diffusion", "context_shift": context_shift})
+        return replace(
+            clean, options=clean.options | {"forcing": "diffusion", "context_shift": context_shift}
+        )
 
     own = cut_short(plan.stage("self-forcing"), scale.self_forcing_steps, streams=scale.streams)
 
     def given(forcing: str, context_shift: float = 1.0) -> StagePlan:
         alike = {name: own.options[name] for name in ("guidance", "shift", "student_every", "window")}
-        return replace(own, name="dmd", method="dmd", options=alike | {"forcing": forcing, "context_shift": context_shift})
+        return replace(
+            own,
+            name="dmd",
+            method="dmd",
+            options=alike | {"forcing": forcing, "context_shift": context_shift},
+        )
 
     teacher = plan.stage("teacher")
 
     def many(forcing: str) -> StagePlan:
         kept = {name: teacher.options[name] for name in ("drop", "window")}
         stage = cut_short(teacher, scale.flow_steps)
-        return replace(stage, name="flow", ema=clean.ema, options=kept | {"forcing": forcing, "shift": ALL_ALIKE})
+        return replace(
+            stage, name="flow", ema=clean.ema, options=kept | {"forcing": forcing, "shift": ALL_ALIKE}
+        )
 
     return {
         **{f"{forcing} forcing, flow": (*shared, many(forcing)) for forcing in ("teacher", "diffusion")},
@@ -138,7 +153,10 @@ def variants(plan: RunPlan, scale: Scale) -> dict[str, tuple[StagePlan, ...]]:
         **{f"diffusion forcing, {how}": (*shared, noisy(shift)) for how, shift in FAINT.items()},
         "teacher forcing, matched": (*shared, clean, given("teacher")),
         "diffusion forcing, matched": (*shared, clean, given("diffusion")),
-        **{f"diffusion forcing, matched, {how}": (*shared, clean, given("diffusion", shift)) for how, shift in FAINT.items()},
+        **{
+            f"diffusion forcing, matched, {how}": (*shared, clean, given("diffusion", shift))
+            for how, shift in FAINT.items()
+        },
         "self-forcing": (*shared, clean, own),
         "no initialisation": (*shared, own),
     }
@@ -182,8 +200,10 @@ def judge(weights: Path, way: str, changes: Mapping[str, Any], scale: Scale, dev
 
 
 def figures(found: Adherence) -> Judged:
-    """The mean of all attributes at every moment, what it and the attribute that lost most have lost by the last."""
-    first, last = found.moments[0], found.moments[-1]
+    """The mean of all attributes at every moment, what it and the attribute that lost most have lost by the
+    last."""
+    first = found.moments[0]
+    last = found.moments[-1]
     return {
         **{f"mean at {moment.second:g} s": round(moment.mean, 4) for moment in found.moments},
         "drift": round(first.mean - last.mean, 4),
@@ -199,7 +219,10 @@ def over_seeds(found: Mapping[str, Sequence[Judged]]) -> dict[str, dict[str, str
     def spelled(values: Sequence[float]) -> str:
         return f"{mean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
 
-    return {name: {figure: spelled([each[figure] for each in seeds]) for figure in seeds[0]} for name, seeds in found.items()}
+    return {
+        name: {figure: spelled([each[figure] for each in seeds]) for figure in seeds[0]}
+        for name, seeds in found.items()
+    }
 
 
 def each_alone(asked: Sequence[str], chosen: Sequence[tuple[int, str]], jobs: int) -> None:
@@ -227,11 +250,16 @@ def main() -> None:
         prompts=options.prompts,
         seconds=tuple(options.seconds),
     )
-    plan, device = read_plan(options.recipe), choose_device(options.device)
+    plan = read_plan(options.recipe)
+    device = choose_device(options.device)
     stages = variants(plan, scale)
     if unknown := set(options.only or ()) - stages.keys():
-        raise SystemExit(f"error: no variant is called {', '.join(sorted(unknown))}; there are {'; '.join(stages)}")
-    chosen = [(seed, name) for seed in options.seeds for name in stages if not options.only or name in options.only]
+        raise SystemExit(
+            f"error: no variant is called {', '.join(sorted(unknown))}; there are {'; '.join(stages)}"
+        )
+    chosen = [
+        (seed, name) for seed in options.seeds for name in stages if not options.only or name in options.only
+    ]
     if options.jobs > 1:
         each_alone(sys.argv[1:], chosen, options.jobs)
     found: dict[str, list[Judged]] = {}
@@ -253,14 +281,18 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--run", type=Path, default=Path("out/brook"))
     parser.add_argument("--recipe", type=Path, default=RECIPES / "brook.toml")
     parser.add_argument("--out", type=Path, default=Path("out/ablation"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", help="variants; all if not said")
     ways = sorted({way for each in WAYS.values() for way in each})
-    parser.add_argument("--ways", nargs="+", choices=ways, help="to stream them, '' for the model's own; all if not said")
+    parser.add_argument(
+        "--ways", nargs="+", choices=ways, help="to stream them, '' for the model's own; all if not said"
+    )
     parser.add_argument("--report", default="ablation", help="name of the results' file; empty for none")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--ode-steps", type=int, default=80)

@@ -1,10 +1,11 @@
-"""What the ablation starts from, without a whole run: made out of the Brook that comes with the package.
+"""Make the starting point of the ablation from the Brook in the package, without a whole run.
 
     python -m benchmarks.ablation_source --out out/brook
     python -m benchmarks.ablation --run out/brook
 
-VAE and judge are Brook's own and latents are rendered anew, as the recipe has it. The teacher is not in the package: the
-student, which was one once, goes back to the teacher's lesson for as many steps as are asked for, text encoder and all.
+VAE and judge are Brook's own; latents are rendered anew, as in the recipe. The teacher is not in the package:
+the student, which began as a teacher, is trained in the teacher's stage again, with its text encoder, for the
+number of steps given.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from millstream.core.presets import find_model
 from millstream.engine.device_choice import choose_device
 from millstream.models.brook.bundle import load_bundle
 from millstream.models.brook.files import FINGERPRINT, PATH
-from millstream.trainer.brook import BrookRun
-from millstream.trainer.evaluate.classifier import JUDGE, load_classifier
-from millstream.trainer.loop import StepReport
-from millstream.trainer.methods.flow import TextAndDiT
-from millstream.trainer.plan import RunPlan, read_plan
-from millstream.trainer.recipe_file import RECIPES
+from millstream.train.brook import BrookRun
+from millstream.train.evaluate.classifier import JUDGE, load_classifier
+from millstream.train.loop import StepReport
+from millstream.train.methods.flow import TextAndDiT
+from millstream.train.plan import RunPlan, read_plan
+from millstream.train.recipe import RECIPES
 
 SAID_EVERY = 100
 """Steps."""
@@ -33,7 +34,9 @@ SAID_EVERY = 100
 
 def prepare(plan: RunPlan, folder: Path, device: torch.device, *, steps: int) -> None:
     """A run's folder as it is after the teacher. Goes on where it was stopped."""
-    dit, vae, words = load_bundle(PATH, find_model(plan.model), device=device, dtype=torch.float32, fingerprint=FINGERPRINT)
+    dit, vae, words = load_bundle(
+        PATH, find_model(plan.model), device=device, dtype=torch.float32, fingerprint=FINGERPRINT
+    )
     with Staging(folder) as staging:  # replaced, never written to: an ablation links to them
         torch.save(vae.state_dict(), staging.path("vae-average.pt"))
         torch.save(load_classifier(JUDGE, device).state_dict(), staging.path("classifier-average.pt"))
@@ -49,7 +52,9 @@ def _say(stage: str, report: StepReport) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("out/brook"))
     parser.add_argument("--recipe", type=Path, default=RECIPES / "brook.toml")
     parser.add_argument("--steps", type=int, default=1500)

@@ -1,11 +1,13 @@
-"""Brook from nothing by its recipe, on ranks that share the batches: where the time goes, and what the judge says of it.
+"""Brook from nothing by its recipe, on ranks that share the batches: where the time goes, and what the judge
+says of it.
 
     python -m benchmarks.brook_recipe --out FOLDER         # half an hour on one data-centre GPU; a run that was begun goes on
     python -m benchmarks.brook_recipe --out FOLDER --judge # judges a trained one again, and writes the result
     python -m benchmarks.brook_recipe --page               # writes the last result into docs/brook.md
 
-Training is `torchrun -m millstream train brook`, with one rank unless more are asked for. Its judge is the one that judged the
-Brook of docs/training, and the same prompts, so that the two can be compared: with 192 clips a share is good to two points.
+Training is `torchrun -m millstream train brook`, with one rank unless more are asked for. Its judge is the
+one that judged the Brook of docs/training, and the same prompts, so that the two can be compared: with 192
+clips a share is good to two points.
 """
 
 from __future__ import annotations
@@ -22,20 +24,41 @@ from benchmarks.pages import report_of, row, write_between
 from benchmarks.report import RESULTS, write_report
 
 DOCS = RESULTS.parents[1] / "docs"
-MINUTES, POINTS = 30.0, 3.0
-"""At most: for all of the training, and that the mean of six attributes is lower than the earlier Brook's."""
-CLIPS, SECONDS = 192, "2,10,30"
+MINUTES = 30.0
+POINTS = 3.0
+"""Limits: minutes of all training, and points by which the mean of six attributes may be below the earlier
+Brook's."""
+CLIPS = 192
+SECONDS = "2,10,30"
 WITHIN = ("rendering for the VAE", "rendering")
-"""What a ledger has of its own and in the stage that first asked for it too."""
+"""Ledger entries whose time is also counted in the stage that first needed them."""
 
 
 def train(folder: Path, ranks: int, more: list[str]) -> None:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m", "millstream"]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(ranks),
+        "-m",
+        "millstream",
+    ]
     subprocess.run([*launch, "train", "brook", "--out", str(folder), *more], check=True)
 
 
 def judge(folder: Path) -> None:
-    asked = ["--count", str(CLIPS), "--seconds", SECONDS, "--response-pairs", "0", "--out", str(folder / "eval.json")]
+    asked = [
+        "--count",
+        str(CLIPS),
+        "--seconds",
+        SECONDS,
+        "--response-pairs",
+        "0",
+        "--out",
+        str(folder / "eval.json"),
+    ]
     weights = ["--weights", str(folder / "brook.safetensors")]
     subprocess.run([sys.executable, "-m", "millstream", "train", "eval", *weights, *asked], check=True)
 
@@ -45,7 +68,7 @@ def read_ledger(folder: Path) -> list[dict[str, Any]]:
 
 
 def seconds_of(ledger: list[dict[str, Any]]) -> dict[str, float]:
-    """Of each stage, over all processes that the run took."""
+    """Sum the seconds of each stage over all processes of the run."""
     total: dict[str, float] = {}
     for line in ledger:
         total[line["what"]] = round(total.get(line["what"], 0.0) + line["seconds"], 2)
@@ -57,7 +80,7 @@ def minutes_of(seconds: dict[str, float]) -> float:
 
 
 def means(judged: dict[str, Any]) -> dict[str, float]:
-    """Of six attributes, by prompts and moment: `seen, 2 s`."""
+    """Return the mean of six attributes by prompts and moment: `seen, 2 s`."""
     return {
         f"{prompts['prompts']}, {moment['second']:g} s": round(moment["mean"], 4)
         for prompts in judged["adherence"]
@@ -73,7 +96,8 @@ def missed(seconds: dict[str, float], found: dict[str, float], before: dict[str,
 
 
 def report(folder: Path) -> dict[str, Any]:
-    seconds, found = seconds_of(read_ledger(folder)), means(json.loads((folder / "eval.json").read_text()))
+    seconds = seconds_of(read_ledger(folder))
+    found = means(json.loads((folder / "eval.json").read_text()))
     earlier = means(json.loads((DOCS / "training" / "eval.json").read_text()))
     before = {name: earlier[name] for name in found}
     return {
@@ -86,13 +110,19 @@ def report(folder: Path) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> Iterator[str]:
-    measured, ranks = result["measured"], result["configuration"]["ranks"]
-    yield f"Ranks: {ranks}, on {result['hardware'].get('gpu') or result['hardware']['cpu']}, commit `{result['commit']}`:"
+    measured = result["measured"]
+    ranks = result["configuration"]["ranks"]
+    yield (
+        f"Ranks: {ranks}, on {result['hardware'].get('gpu') or result['hardware']['cpu']}, commit "
+        f"`{result['commit']}`:"
+    )
     yield ""
     yield row(("stage", "seconds"))
     yield row(("---", "---"))
     for what, seconds in measured["seconds"].items():
-        yield row((f"{what}, within the stage that asked first" if what in WITHIN else what, f"{seconds:.0f}"))
+        yield row(
+            (f"{what}, within the stage that asked first" if what in WITHIN else what, f"{seconds:.0f}")
+        )
     yield row(("all", f"**{measured['minutes']:.1f} min**"))
     yield ""
     yield row(("mean of six attributes", *measured["means"]))
@@ -102,11 +132,15 @@ def table(result: dict[str, Any]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Brook from nothing by its recipe: time, and what the judge says of it.")
+    parser = argparse.ArgumentParser(
+        description="Brook from nothing by its recipe: time, and what the judge says of it."
+    )
     parser.add_argument("--out", type=Path, default=Path("out/brook-recipe"), help="folder of the run")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--judge", action="store_true", help="train nothing: the run is whole")
-    parser.add_argument("--page", action="store_true", help="write the last result into docs/brook.md and do nothing else")
+    parser.add_argument(
+        "--page", action="store_true", help="write the last result into docs/brook.md and do nothing else"
+    )
     options, more = parser.parse_known_args()
     if options.page:
         write_between(DOCS / "brook.md", "benchmarks.brook_recipe", table(report_of("brook_recipe")))

@@ -1,11 +1,13 @@
-"""Ours beside what others ship, on one device one after the other: milliseconds of a chunk, and how many times ours is faster.
+"""Ours beside what others ship, on one device one after the other: milliseconds of a chunk, and how many
+times ours is faster.
 
     python -m benchmarks.compare                                                          # results/compare-1.3b-480x832.json
     python -m benchmarks.compare --model wan2.1-t2v-14b --size 320x576 --window 6
 
-A chunk is all steps, the commit and the decoding, the window full; weights are random on every side. A peer runs in a process
-of its own, as it ships and once more with torch set up as ours (`core/torch_settings.py`); one that cannot run says why. Ours
-is timed by `bench stream`, everything from plan to bytes included: plain, with every speed-up, and in fp8.
+A chunk is all steps, the commit and the decoding, the window full; weights are random on every side. A peer
+runs in a process of its own, as it ships and once more with torch set up as ours (`core/torch_settings.py`);
+one that cannot run says why. Ours is timed by `bench stream`, everything from plan to bytes included: plain,
+with every speed-up, and in fp8.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from millstream.engine.engine import stream_config
 OURS = {"plain": ("off", "bf16"), "bf16": ("on", "bf16"), "fp8": ("on", "fp8")}
 """`--fast` and `--precision` of each."""
 SETUPS = {"": {"TORCH_CUDNN_USE_HEURISTIC_MODE_B": "0"}, ", torch as ours": {}}
-"""What a peer's process is told, by what is added to its name: torch's own way, and this project's."""
+"""Environment of a peer's process, by the suffix of its name: torch's default setting, and this project's."""
 PATIENCE_S = 600
 
 
@@ -75,11 +77,13 @@ def theirs(peer: Peer, stage: Stage) -> dict[str, Any]:
 
 
 def apart(peer: str, setup: Mapping[str, str], options: argparse.Namespace) -> dict[str, Any]:
-    """The same, in a process of its own."""
+    """Measure a peer in its own process."""
     told = [f"--{name}={value}" for name, value in vars(options).items() if name != "peer"]
     command = [sys.executable, "-m", "benchmarks.compare", f"--peer={peer}", *told]
     try:
-        done = subprocess.run(command, env=os.environ | setup, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+        done = subprocess.run(
+            command, env=os.environ | setup, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        )
     except subprocess.TimeoutExpired:
         return {"cannot_run": f"not done after {PATIENCE_S} s"}
     except subprocess.CalledProcessError as error:
@@ -105,25 +109,42 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--window", type=int, default=9)
     parser.add_argument("--chunks", type=int, default=10)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--peer", choices=[peer.name for peer in PEERS], help="measure this one here, and print it")
+    parser.add_argument(
+        "--peer", choices=[peer.name for peer in PEERS], help="measure this one here, and print it"
+    )
     return parser.parse_args()
 
 
 def main() -> None:
     options = _options()
-    spec, (height, width) = find_model(options.model), parse_size(options.size)
+    spec = find_model(options.model)
+    (height, width) = parse_size(options.size)
     config = stream_config(spec.stream, None, height=height, width=width, window=options.window)
-    stage = Stage(spec=spec, stream=config, device=choose_device(options.device), dtype=torch.bfloat16, chunks=options.chunks)
+    stage = Stage(
+        spec=spec,
+        stream=config,
+        device=choose_device(options.device),
+        dtype=torch.bfloat16,
+        chunks=options.chunks,
+    )
     if options.peer:
         (peer,) = (peer for peer in PEERS if peer.name == options.peer)
         print(json.dumps(theirs(peer, stage)))
         return
-    peers = {peer.name + said: apart(peer.name, setup, options) for peer in PEERS for said, setup in SETUPS.items()}
+    peers = {
+        peer.name + said: apart(peer.name, setup, options) for peer in PEERS for said, setup in SETUPS.items()
+    }
     own = {name: ours(options, config, *how) for name, how in OURS.items()}
     others = peers | {"plain": own["plain"]}
-    measured = {"peers": peers, "ours": own, "times_faster": {name: ratios(own[name], others) for name in ("bf16", "fp8")}}
+    measured = {
+        "peers": peers,
+        "ours": own,
+        "times_faster": {name: ratios(own[name], others) for name in ("bf16", "fp8")},
+    }
     write_report(
-        f"compare-{options.model.rpartition('-')[2]}-{options.size}", vars(options) | {"stream": asdict(config)}, measured
+        f"compare-{options.model.rpartition('-')[2]}-{options.size}",
+        vars(options) | {"stream": asdict(config)},
+        measured,
     )
 
 

@@ -1,7 +1,7 @@
-"""What scripts of the course say on a GPU, and into the pages of their chapters with it.
+"""Run course scripts on a GPU, and write their output into the pages of their chapters.
 
 python -m benchmarks.course_gpu            where there is a GPU
-python -m benchmarks.course_gpu --pages    write what was found into the chapters
+python -m benchmarks.course_gpu --pages    write the result into the chapters
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import argparse
 
 from benchmarks.pages import report_of, write_between
 from benchmarks.report import write_report
-from millstream.course.catalogue import find_chapter
-from millstream.course.reader import Reader
-from millstream.course.running import run_script
+from course.catalogue import find_chapter
+from course.reader import Reader
+from course.running import run_script
 
 RESULT = "course_gpu"
 SCRIPTS = ("10 cuda_graphs", "10 cuda_graphs --rows 64", "14 weight_update")
@@ -27,7 +27,7 @@ def said_by(script: str) -> list[str]:
 
 
 def lines_of(key: str) -> list[str]:
-    """Of a chapter's page."""
+    """Return the script output that a chapter's page shows."""
     said: dict[str, list[str]] = report_of(RESULT)["measured"]
     return [
         "```text",
@@ -42,7 +42,9 @@ def lines_of(key: str) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pages", action="store_true", help="only write what was found into the chapters")
     if not parser.parse_args().pages:
         write_report(RESULT, {"scripts": SCRIPTS}, {script: said_by(script) for script in SCRIPTS})

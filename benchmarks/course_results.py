@@ -1,4 +1,4 @@
-"""What was measured on an H200, in the chapters of the course that speak of it: from the results that are there.
+"""Write measurements on an H200 into the chapters of the course that mention them, from the stored results.
 
 python -m benchmarks.course_results
 """
@@ -9,21 +9,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.pages import report_of, write_between
+from course.catalogue import find_chapter
 from millstream.core.config import GIB
-from millstream.course.catalogue import find_chapter
 
 MARK = "benchmarks.course_results"
 STREAM = "millstream bench stream --model wan2.1-t2v-1.3b --weights random --fast on"
-LARGE, SMALL = "--size 480x832 --window 9", "--size 192x320 --window 9"
+LARGE = "--size 480x832 --window 9"
+SMALL = "--size 192x320 --window 9"
 
 
 def lines_of(key: str) -> list[str]:
-    """Of a chapter's page."""
+    """Return the lines that a chapter's page shows."""
     return ["```text", *SAID[key](), "```"]
 
 
 def _measured(name: str) -> Any:
-    """Of a result that is an H200's."""
+    """Return the measurements of a result, which must be from an H200."""
     found = report_of(name)
     assert "H200" in found["hardware"]["gpu"], f"{name} was measured on {found['hardware']}"
     return found["measured"]
@@ -52,15 +53,27 @@ def _sessions() -> Iterator[str]:
     for size, words, count in (("", LARGE, 4), ("-192x320", SMALL, 8)):
         turns, together = (_measured(f"sessions-{count}{how}{size}")["fps"] for how in ("", "-together"))
         yield f"$ {STREAM} {words} --sessions {count}, then with --together"
-        yield f"in turns {turns:.1f} pictures a second in all, in shared calls {together:.1f}: {together / turns:.2f} times"
+        yield (
+            f"in turns {turns:.1f} pictures a second in all, in shared calls {together:.1f}: "
+            f"{together / turns:.2f} times"
+        )
 
 
 def _forks() -> Iterator[str]:
     found = _measured("forks-wan2.1-t2v-1.3b")
     branches = report_of("forks-wan2.1-t2v-1.3b")["configuration"]["branches"]
-    yield f"$ python -m benchmarks.forks --device cuda --model wan2.1-t2v-1.3b --weights random {LARGE} --fast on"
-    yield f"a fork takes {found['fork_ms']['median']:.3f} ms; one session holds {found['one_session_bytes'] / GIB:.2f} GiB"
-    yield f"with {branches} branches beside it, before any of them writes: {found['with_branches_bytes'] / GIB:.2f} GiB"
+    yield (
+        f"$ python -m benchmarks.forks --device cuda --model wan2.1-t2v-1.3b --weights random {LARGE} "
+        "--fast on"
+    )
+    yield (
+        f"a fork takes {found['fork_ms']['median']:.3f} ms; one session holds "
+        f"{found['one_session_bytes'] / GIB:.2f} GiB"
+    )
+    yield (
+        f"with {branches} branches beside it, before any of them writes: "
+        f"{found['with_branches_bytes'] / GIB:.2f} GiB"
+    )
 
 
 def _precision() -> Iterator[str]:
@@ -68,13 +81,17 @@ def _precision() -> Iterator[str]:
     yield "$ python -m benchmarks.train_precision"
     for name in ("bf16", "fp16"):
         run = found[name]
-        yield f"losses of {name} against float32: {run['mean_percent']:.2f}% off on average, {run['most_percent']:.2f}% at most"
+        yield (
+            f"losses of {name} against float32: {run['mean_percent']:.2f}% off on average, "
+            f"{run['most_percent']:.2f}% at most"
+        )
 
 
 def _decoder() -> Iterator[str]:
     found = _measured("decoder-480x832")["ms"]
     yield "$ python -m benchmarks.decoder"
-    plain, ours = found["plain"], found["own convolution"]
+    plain = found["plain"]
+    ours = found["own convolution"]
     yield f"12 pictures of 480x832: {plain:.0f} ms as it is written, {ours:.0f} ms as the engine runs it"
 
 
@@ -86,7 +103,10 @@ def _phases() -> dict[str, Any]:
 def _attention() -> Iterator[str]:
     low = _measured("stream-1.3b-480x832-w9-low-attention")["phases"]
     yield "$ python -m benchmarks.ladder --model wan2.1-t2v-1.3b --size 480x832 --window 9"
-    yield f"four steps of a chunk: {_phases()['step']['ms']:.0f} ms; with attention in 8 bits {low['step']['ms']:.0f} ms"
+    yield (
+        f"four steps of a chunk: {_phases()['step']['ms']:.0f} ms; with attention in 8 bits "
+        f"{low['step']['ms']:.0f} ms"
+    )
 
 
 def _steps() -> Iterator[str]:
@@ -96,15 +116,25 @@ def _steps() -> Iterator[str]:
     found = _measured("self_forcing")
     yield "$ python -m benchmarks.self_forcing"
     rolled = found["phases_s"]["rollouts, both turns"]
-    yield f"an update by self-forcing: {found['update_s']:.1f} s, {rolled:.1f} of them to roll out; {found['peak_gib']:.0f} GiB"
+    yield (
+        f"an update by self-forcing: {found['update_s']:.1f} s, {rolled:.1f} of them to roll out; "
+        f"{found['peak_gib']:.0f} GiB"
+    )
 
 
 def _overlap() -> Iterator[str]:
     phases = _phases()
-    calls, decode = phases["step"]["ms"] + phases["commit"]["ms"], phases["decode"]["ms"]
+    calls = phases["step"]["ms"] + phases["commit"]["ms"]
+    decode = phases["decode"]["ms"]
     yield f"$ {STREAM} {LARGE}"
-    yield f"a chunk on one device: model calls {calls:.0f} ms, pictures {decode:.0f} ms, all else {_rest(phases):.1f} ms"
-    yield f"so a front apart could give a chunk every {max(calls, decode):.0f} ms instead of {calls + decode:.0f}: not measured"
+    yield (
+        f"a chunk on one device: model calls {calls:.0f} ms, pictures {decode:.0f} ms, all else "
+        f"{_rest(phases):.1f} ms"
+    )
+    yield (
+        f"so a front apart could give a chunk every {max(calls, decode):.0f} ms instead of "
+        f"{calls + decode:.0f}: not measured"
+    )
 
 
 def _rest(phases: dict[str, Any]) -> float:
@@ -114,7 +144,10 @@ def _rest(phases: dict[str, Any]) -> float:
 def _promises() -> Iterator[str]:
     found = _measured("served-1.3b-480x832-bf16")
     yield f"$ python -m benchmarks.served --model wan2.1-t2v-1.3b --weights random {LARGE} --fast on"
-    yield f"the device makes {found['bench_stream']['fps']:.1f} pictures a second; viewers of it, at equal rates:"
+    yield (
+        f"the device makes {found['bench_stream']['fps']:.1f} pictures a second; viewers of it, at equal "
+        "rates:"
+    )
     for crowd in found["crowds"]:
         seen = f"pictures moved {crowd['continuity']:.1%} of the time"
         yield f"promised to {crowd['people']} of them, {crowd['promised_fps']:.1f} in all: {seen}"

@@ -1,11 +1,13 @@
-"""Wan's decoder on one GPU, one way beside the other: what each saves of the milliseconds of a chunk's pictures.
+"""Wan's decoder on one GPU, one way beside the other: what each saves of the milliseconds of a chunk's
+pictures.
 
     python -m benchmarks.decoder                     # results/decoder-480x832.json
     python -m benchmarks.decoder --size 320x576
 
-The plain decoder, and the fast one with the library's convolutions and with our own; the fast ones also latent by latent, and
-recorded as a CUDA graph: without the copies of its state that a stream would need on top, hence the most a graph could save.
-Beside the device's milliseconds stand those the host takes to launch, which must be fewer.
+The plain decoder, and the fast one with the library's convolutions and with our own; the fast ones also
+latent by latent, and recorded as a CUDA graph: without the copies of its state that a stream would need on
+top, hence the most a graph could save. Beside the device's milliseconds stand those the host takes to launch,
+which must be fewer.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from millstream.models.fast.apply import accelerate
 from millstream.models.registry import load_model
 
 FRAMES = 3
-WARM_UP, TIMES = 3, 10
+WARM_UP = 3
+TIMES = 10
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -58,7 +61,8 @@ def launched(work: Callable[[], object]) -> float:
 
 
 def recorded(vae: VAE, latents: Tensor, state: tuple[Tensor, ...]) -> Callable[[], object]:
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         vae.decode(latents, state)  # canvases belong to a stream, and are not to be made in the recording
@@ -67,7 +71,11 @@ def recorded(vae: VAE, latents: Tensor, state: tuple[Tensor, ...]) -> Callable[[
 
     def replay() -> object:
         graph.replay()
-        return vae, latents, state  # held so: a graph has addresses alone, and the next recording gives back what nobody holds
+        return (
+            vae,
+            latents,
+            state,
+        )  # held so: a graph has addresses alone, and the next recording gives back what nobody holds
 
     return replay
 
@@ -79,10 +87,13 @@ def one_by_one(vae: VAE, latents: Tensor, state: tuple[Tensor, ...]) -> None:
 
 @torch.inference_mode()
 def measure(model: str, size: tuple[int, int]) -> dict[str, dict[str, float]]:
-    """Of each way, what it takes of the device and of the host."""
-    spec, device = find_model(model), torch.device("cuda")
+    """Return the milliseconds of each way to decode, on the device and on the host."""
+    spec = find_model(model)
+    device = torch.device("cuda")
     tiny = replace(spec, dit=replace(spec.dit, layers=1))  # only the VAE is of interest
-    latents = torch.randn(1, FRAMES, spec.dit.channels, size[0] // 8, size[1] // 8, device=device, dtype=torch.bfloat16)
+    latents = torch.randn(
+        1, FRAMES, spec.dit.channels, size[0] // 8, size[1] // 8, device=device, dtype=torch.bfloat16
+    )
     found: dict[str, float] = {}
     host: dict[str, float] = {}
     for name, speed in {
@@ -93,16 +104,22 @@ def measure(model: str, size: tuple[int, int]) -> dict[str, dict[str, float]]:
         vae = accelerate(load_model(tiny, ("random",), device=device, dtype=torch.bfloat16), speed).vae
         _, state = vae.decode(latents)
         for way, work in ways(name, vae, latents, state):
-            found[way], host[way] = timed(work), launched(work)
+            found[way] = timed(work)
+            host[way] = launched(work)
     return {"ms": found, "host_ms": host}
 
 
-def ways(name: str, vae: VAE, latents: Tensor, state: tuple[Tensor, ...]) -> Iterator[tuple[str, Callable[[], object]]]:
-    """What is timed of a decoder; of the plain one, only how it streams."""
+def ways(
+    name: str, vae: VAE, latents: Tensor, state: tuple[Tensor, ...]
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the calls of a decoder that are timed; of the plain decoder, only the streaming one."""
     yield name, lambda: vae.decode(latents, state)
     if name != "plain":
         yield f"{name}, latent by latent", lambda: one_by_one(vae, latents, state)
-        yield f"{name}, recorded", recorded(vae, latents, state)  # last: passes of another kind let go of the canvases it uses
+        yield (
+            f"{name}, recorded",
+            recorded(vae, latents, state),
+        )  # last: passes of another kind let go of the canvases it uses
 
 
 def main() -> None:

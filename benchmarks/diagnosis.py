@@ -1,11 +1,12 @@
-"""Does the profiler name the bottleneck that was put there? A confusion matrix over workloads whose bound is known.
+"""Does the profiler name the bottleneck that was put there? A confusion matrix over workloads whose bound is
+known.
 
     python -m benchmarks.diagnosis                      # some minutes; on cores that nobody else uses
     python -m benchmarks.diagnosis --seeds 2 --runs 0   # a look, without what really runs; writes no result
 
-Simulated traces of GPUs (`workloads.py`), with sizes, noise and distractors by seed; and workloads that really run on this
-processor (`real_workloads.py`), where of eight captures the shortest is judged, because others use this machine. The goals:
-at least 90% right, none confidently wrong.
+Simulated traces of GPUs (`workloads.py`), with sizes, noise and distractors by seed; and workloads that
+really run on this processor (`real_workloads.py`), where of eight captures the shortest is judged, because
+others use this machine. The goals: at least 90% right, none confidently wrong.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ import torch
 
 from benchmarks.real_workloads import ALONE, TOGETHER, capture_quickest, capture_together
 from benchmarks.report import write_report
-from benchmarks.workloads import WORKLOADS
 from millstream.commands.plan.calibrate import calibrate
 from millstream.profiler.reading import read
 from millstream.profiler.rules.findings import Finding
+from millstream.profiler.simulated_workloads import WORKLOADS
 
-FIRST_SEED, SEEDS = 5000, 50
-"""Of each simulated workload. Those below were looked at while the rules were written."""
+FIRST_SEED = 5000
+SEEDS = 50
+"""Seeds of each simulated workload. Seeds below `FIRST_SEED` were looked at while the rules were written."""
 GOAL = "0.90 right, none confidently wrong"
 RUNS = 3
-"""Of each real workload."""
+"""Runs of each real workload."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +102,19 @@ def summary(cases: list[Case]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=SEEDS, help="of each simulated workload")
     parser.add_argument("--runs", type=int, default=RUNS, help="of each real workload")
     options = parser.parse_args()
     seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
-    pretended, happened = list(simulated(seeds)), list(real(options.runs)) if options.runs else []
+    pretended = list(simulated(seeds))
+    happened = list(real(options.runs)) if options.runs else []
     together = summary([*pretended, *happened])
-    print(f"{together['right']:.1%} of {together['cases']} right, {together['confidently_wrong']} confidently wrong")
+    print(
+        f"{together['right']:.1%} of {together['cases']} right, {together['confidently_wrong']} confidently wrong"
+    )
     if (options.seeds, options.runs) != (SEEDS, RUNS):
         return
     write_report(

@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks import peer_sums, shares, tiles
 from benchmarks.pages import is_there, report_of, row, write_tables
+from benchmarks.report import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "distributed.md"
 SHOWN = (
@@ -21,7 +22,7 @@ SHOWN = (
     "anchor decoded, decode first, d_in 2, d_out 2",
     "anchor decoded, send first, d_in 2, d_out 2",
 )
-"""Of all settings of `bench overlap`."""
+"""Settings of `bench overlap` that the page shows."""
 COUNTED = ("controls_lost", "chunks_shown_twice", "chunks_skipped", "chunks_out_of_order")
 
 
@@ -55,7 +56,12 @@ def stream_batch() -> Iterator[str]:
     yield "|---" * (1 + len(found)) + "|"
     names = {"unrelated": "for comparison, another seed of the same prompt"}
     for key in next(iter(found.values())):
-        yield row([names.get(key, key.removeprefix("depth ")), *(_off_by(found[schedule][key]) for schedule in found)])
+        yield row(
+            [
+                names.get(key, key.removeprefix("depth ")),
+                *(_off_by(found[schedule][key]) for schedule in found),
+            ]
+        )
 
 
 def _off_by(found: dict[str, float]) -> str:
@@ -70,7 +76,12 @@ def stream_batch_pipeline() -> Iterator[str]:
     yield "|---" * (1 + len(depths)) + "|"
     for topology in ("local", "front+pp2"):
         yield row([f"`{topology}`", *(f"{found[topology][depth]:.0f}" for depth in depths)])
-    yield row(["a stage that never waits", *(f"{found['a stage that never waits']['any depth']:.0f}" for _ in depths)])
+    yield row(
+        [
+            "a stage that never waits",
+            *(f"{found['a stage that never waits']['any depth']:.0f}" for _ in depths),
+        ]
+    )
 
 
 def breaks() -> Iterator[str]:
@@ -78,37 +89,62 @@ def breaks() -> Iterator[str]:
     yield "| what | command | found | goal | on |"
     yield "|---|---|---|---|---|"
     gone = f"ranks left behind by {kills['configuration']['kills']} killed fronts are gone after, at most"
-    yield _line(gone, kills, f"{kills['measured']['ranks_gone_s']['longest']:g} s", f"{kills['measured']['goal_s']:g} s")
-    back, asked = rank_kills["measured"], rank_kills["configuration"]
+    yield _line(
+        gone,
+        kills,
+        f"{kills['measured']['ranks_gone_s']['longest']:g} s",
+        f"{kills['measured']['goal_s']:g} s",
+    )
+    back = rank_kills["measured"]
+    asked = rank_kills["configuration"]
     what = (
-        f"from a kill to the next chunk, {back['kills']} kills, {back['of_them_during_a_recovery']} of them during a recovery, "
+        f"from a kill to the next chunk, {back['kills']} kills, {back['of_them_during_a_recovery']} of them "
+        "during a recovery, "
         f"{asked['viewers']} viewers on `{asked['topology']}`"
     )
     said = ", ".join(f"{name} {seconds:g} s" for name, seconds in back["recovered_s"].items())
     yield _line(what, rank_kills, said, f"p95 {back['goal_p95_s']:g} s")
     counted = {name: back[name] for name in COUNTED if name in back}
-    yield _line("the same kills", rank_kills, ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in counted.items()), "0")
+    yield _line(
+        "the same kills",
+        rank_kills,
+        ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in counted.items()),
+        "0",
+    )
     if is_there("long_mesh"):
         long = report_of("long_mesh")
-        error, grown = long["measured"]["relative_error_at_the_end"], max(long["measured"]["resident_growth"].values())
+        error = long["measured"]["relative_error_at_the_end"]
+        grown = max(long["measured"]["resident_growth"].values())
         asked = long["configuration"]
         what = f"chunk {asked['chunks']} of a steered stream on `{asked['topology']}`, against one process"
         yield _line(what, long, f"off by {error:.1e}, memory grew by {max(0.0, grown):.1%}", "1e-5, 1%")
     over = envelope["measured"]
-    said = f"{over['over_the_bare_transfer_ms']:.1f} ms; with empty tensors {over['beyond_the_bytes_ms']:.2f} ms"
+    said = (
+        f"{over['over_the_bare_transfer_ms']:.1f} ms; with empty tensors {over['beyond_the_bytes_ms']:.2f} ms"
+    )
     goals = f"{over['goal_over_ms']:g} ms; {over['goal_beyond_ms']:g} ms"
-    yield _line("an envelope and its result, 14B sizes, over the bare transfer of their bytes", envelope, said, goals)
+    yield _line(
+        "an envelope and its result, 14B sizes, over the bare transfer of their bytes", envelope, said, goals
+    )
 
 
 def _line(what: str, report: dict[str, Any], found: str, goal: str) -> str:
-    used, hardware = report["configuration"].get("device", "cpu"), report["hardware"]
+    used = report["configuration"].get("device", "cpu")
+    hardware = report["hardware"]
     where = hardware["gpu"] if used == "cuda" else f"{hardware['cores']} cores"
-    return row([what, f"`python -m benchmarks.{report['benchmark']}`", found, goal, where])
+    name = report["benchmark"]
+    module = f"benchmarks.{name}" if (RESULTS.parent / f"{name}.py").exists() else f"tests.soak.{name}"
+    return row([what, f"`python -m {module}`", found, goal, where])
 
 
 def tables_there() -> dict[str, Callable[[], Iterator[str]]]:
     """By the name of their marks, those whose results were measured."""
-    found = {"overlap": overlap, "stream_batch": stream_batch, "stream_batch_pipeline": stream_batch_pipeline, "breaks": breaks}
+    found = {
+        "overlap": overlap,
+        "stream_batch": stream_batch,
+        "stream_batch_pipeline": stream_batch_pipeline,
+        "breaks": breaks,
+    }
     if is_there("overlap_real"):  # measured where there is a GPU, like those below
         found["overlap_real"] = overlap_real
     measured = [each for each in (shares, peer_sums, tiles) if is_there(_name(each))]

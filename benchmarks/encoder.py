@@ -3,8 +3,9 @@
     python -m benchmarks.encoder                     # 480x832, results/encoder-480x832.json
     python -m benchmarks.encoder --size 320x576
 
-The plain encoder, the fast one with the library's convolutions and with our own: a chunk of input frames, and one picture that
-starts an epoch, which is what an anchor is. Weights are random; the small decoder's too, in the public files' size.
+The plain encoder, the fast one with the library's convolutions and with our own: a chunk of input frames, and
+one picture that starts an epoch, which is what an anchor is. Weights are random; the small decoder's too, in
+the public files' size.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from millstream.models.registry import load_model
 from millstream.models.wan.tiny_decoder import TinyDecoder, TinyDecoderConfig
 from millstream.models.weights.fill import fill_random
 
-GPU, BF16 = torch.device("cuda"), torch.bfloat16
+GPU = torch.device("cuda")
+BF16 = torch.bfloat16
 
 
 @torch.inference_mode()
@@ -60,7 +62,9 @@ def preview_ms(size: tuple[int, int]) -> float:
         tiny = TinyDecoder(TinyDecoderConfig())
     fill_random(tiny, seed=0, device=GPU, dtype=BF16)
     nn.utils.convert_conv2d_weight_memory_format(tiny, torch.channels_last)
-    latents = torch.randn(1, FRAMES, tiny.config.channels, *(side // SPATIAL_STRIDE for side in size), device=GPU, dtype=BF16)
+    latents = torch.randn(
+        1, FRAMES, tiny.config.channels, *(side // SPATIAL_STRIDE for side in size), device=GPU, dtype=BF16
+    )
     _, state = tiny.decode(latents)
     return timed(lambda: tiny.decode(latents, state))
 

@@ -1,12 +1,14 @@
-"""What an envelope and its result cost on their way, at the sizes of a 14B model: a link and a leader, loopback, two processes.
+"""Measure the transfer cost of an envelope and its result, at the sizes of a 14B model: a link and a leader,
+loopback, two processes.
 
     python -m benchmarks.envelope
 
-The link is the one that serves, with its two threads; where there is a GPU, tensors come from it and go back to it. Compared
-with the bare transfer of the same tensors over the same kind of line, and an envelope whose tensors are empty with a bare byte
-there and back: what it costs beyond the bytes. Checksums are work on the bytes, twice a way. The goals: at most 3 ms over the
-bare transfer, at most 0.5 ms beyond the bytes. On a machine that others use, run it with `chrt -f 10`: otherwise it measures
-how long a woken thread waits for a core.
+The link is the one used in serving, with its two threads; where there is a GPU, tensors come from it and
+return to it. An envelope is compared with the bare transfer of the same tensors over the same kind of line.
+An envelope with empty tensors is compared with a bare byte there and back: its cost beyond the bytes.
+Checksums read the bytes twice in each direction. The goals: at most 3 ms over the bare transfer, at most 0.5
+ms beyond the bytes. On a shared machine, run it with `chrt -f 10`; otherwise it measures how long a woken
+thread waits for a core.
 """
 
 from __future__ import annotations
@@ -25,25 +27,28 @@ from millstream.core.controls import WeightedPrompt
 from millstream.core.envelope import Envelope
 from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.presets import find_model
-from millstream.generation.answers import result_of
+from millstream.generation.answers import result_of, whole
 from millstream.mesh.link import MeshLink
 from millstream.ops.host import brought
 from millstream.wire.framing import Orders, memory_of
 from millstream.wire.line import Line
 from millstream.wire.packing import pack_deliveries, unpack_parcels
-from millstream.wire.pairing import HERE, Door, Way, call
+from millstream.wire.pairing import HERE, ConnectPath, Door, call
 from millstream.wire.parcel import Delivery, Parcel, digest
 from millstream.wire.process import Wire
 
 MODEL = find_model("wan2.1-t2v-14b")
 MEET_S = 10.0
-WARM_UP, REPEATS = 20, 200
+WARM_UP = 20
+REPEATS = 200
 BYTE = (torch.zeros(1, dtype=torch.uint8),), torch.zeros(1, dtype=torch.uint8)
 
 
 def parcel(channels: int = MODEL.dit.channels) -> Parcel:
-    """A chunk that rebuilds its window: the largest that travels every time. Without channels, all of it but the bytes."""
-    stream, frames = MODEL.stream, MODEL.stream.frames_per_chunk
+    """A chunk that rebuilds its window: the largest that travels every time. Without channels, all of it but
+    the bytes."""
+    stream = MODEL.stream
+    frames = MODEL.stream.frames_per_chunk
     rows, columns = stream.latent_size
     latents = torch.randn(1, frames, channels, rows, columns).bfloat16()
     envelope = Envelope(
@@ -65,7 +70,7 @@ def echo(line: Line, there: Sequence[Tensor], back: Tensor) -> None:
 
 
 def bare(line: Line, there: Sequence[Tensor], back: Tensor) -> list[float]:
-    """The same tensors there and back, and nothing else."""
+    """Time the bare transfer of the same tensors there and back."""
 
     def once() -> None:
         for tensor in there:
@@ -84,18 +89,22 @@ def round_trips(link: MeshLink, sent: Parcel) -> list[float]:
     return [_timed(once) for _ in range(WARM_UP + REPEATS)]
 
 
-def lead(way: Way) -> None:
+def lead(way: ConnectPath) -> None:
     """Another process: echo what comes bare, then answer envelopes until nobody is there."""
     torch.set_num_threads(1)
     line = call(way, MEET_S)
     for each in (sent_bare(parcel()), BYTE):
         echo(line, *each)
     wire = Wire(line)
-    while isinstance(orders := (received := wire.receive()).message, Orders) and orders.envelopes[0].action == "INFER":
+    while (
+        isinstance(orders := (received := wire.receive()).message, Orders)
+        and orders.envelopes[0].action == "INFER"
+    ):
         (arrived,) = unpack_parcels(orders, received.tensors)
         arrived.validate()
-        result = result_of(arrived.envelope, "", 6, 1.0, 0.0, digest(arrived.latents_in))
-        wire.send(pack_deliveries([Delivery(result=result, latents_out=arrived.latents_in)], sequence=orders.sequence))
+        made = Delivery(result=result_of(arrived.envelope, calls=6), latents_out=arrived.latents_in)
+        answer = whole(made, digest(arrived.latents_in), stage1_ms=1.0, idle_ms=0.0)
+        wire.send(pack_deliveries([answer], sequence=orders.sequence))
 
 
 def sent_bare(whole: Parcel) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -106,7 +115,8 @@ def sent_bare(whole: Parcel) -> tuple[tuple[Tensor, ...], Tensor]:
 def main() -> None:
     torch.set_num_threads(1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    door, whole = Door(HERE), parcel()
+    door = Door(HERE)
+    whole = parcel()
     leader = multiprocessing.get_context("spawn").Process(target=lead, args=(door.way,))
     leader.start()
     line = door.admit(MEET_S)
@@ -141,7 +151,9 @@ def main() -> None:
 
 def on(device: torch.device, whole: Parcel) -> Parcel:
     assert whole.context_frames is not None, "the largest that travels"
-    return replace(whole, latents_in=whole.latents_in.to(device), context_frames=whole.context_frames.to(device))
+    return replace(
+        whole, latents_in=whole.latents_in.to(device), context_frames=whole.context_frames.to(device)
+    )
 
 
 def _timed(work: Callable[[], object]) -> float:

@@ -1,9 +1,10 @@
-"""Other people's traces, reduced to tables of events: what happened when, on which track, tied to what. No stacks, no paths.
+"""Other people's traces, reduced to tables of events: what happened when, on which track, tied to what. No
+stacks, no paths.
 
     python -m benchmarks.event_tables TRACE.json.gz TABLE.json.xz
 
-A table is columns of integers and lists of words, packed. Times are tenths of a microsecond since the first event. Operators
-that launch nothing and are short are left out, so traces without a device are not for this.
+A table is columns of integers and lists of words, packed. Times are tenths of a microsecond since the first
+event. Operators that launch nothing and are short are left out, so traces without a device are not for this.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def reduce_trace(path: Path) -> dict[str, Any]:
     slices = [event for event in record["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
     devices = record.get("deviceProperties") or [{}]
     origins = {_origin(event) for event in slices if _category(event) in _DEVICE}
-    kept = sorted((event for event in slices if _is_kept(event, origins)), key=lambda event: float(event["ts"]))
+    kept = sorted(
+        (event for event in slices if _is_kept(event, origins)), key=lambda event: float(event["ts"])
+    )
     first = float(kept[0]["ts"])
     words: dict[str, dict[str, int]] = {name: {} for name in ("category", "name", "track", "shape")}
     rows = [_row(event, first, words) for event in kept]
@@ -59,7 +62,11 @@ def write_trace(table_path: Path, path: Path) -> Path:
     events = []
     for at in range(len(columns["begin"])):
         row = {name: values[at] for name, values in columns.items()}
-        args = {"correlation": row["link"], "External id": row["origin"], **json.loads(table["shapes"][row["shape"]])}
+        args = {
+            "correlation": row["link"],
+            "External id": row["origin"],
+            **json.loads(table["shapes"][row["shape"]]),
+        }
         pid, _, tid = table["tracks"][row["track"]].partition("/")
         event = {
             "ph": "X",
@@ -74,7 +81,11 @@ def write_trace(table_path: Path, path: Path) -> Path:
 
 
 def _is_kept(event: Event, origins: set[int]) -> bool:
-    if not isinstance(event.get("ts"), int | float) or not isinstance(event.get("dur"), int | float) or event["dur"] < 0:
+    if (
+        not isinstance(event.get("ts"), int | float)
+        or not isinstance(event.get("dur"), int | float)
+        or event["dur"] < 0
+    ):
         return False
     category = _category(event)
     if category in _DEVICE or category in _HOST or category in ("user_annotation", "gpu_user_annotation"):
@@ -126,7 +137,8 @@ def _steps(values: list[int]) -> list[int]:
 
 
 def _sums(steps: list[int]) -> list[int]:
-    total, found = 0, []
+    total = 0
+    found = []
     for step in steps:
         total += step
         found.append(total)

@@ -1,4 +1,4 @@
-"""What was measured of a small fleet on Ray, into docs/fleet.md.
+"""Write the measurements of a small fleet on Ray into docs/fleet.md.
 
 python -m benchmarks.fleet_page         # from results/fleet.json
 """
@@ -22,7 +22,9 @@ HARM = {
 
 def doors_table() -> list[str]:
     found = report_of("fleet")["measured"]["doors"]
-    picture, connects, refusals = found["first_picture"], found["connects"], found["refusals"]
+    picture = found["first_picture"]
+    connects = found["connects"]
+    refusals = found["refusals"]
     rows = [
         ("the gateway adds to the first picture, ms", f"{picture['added_by_the_gateway_ms']:.0f}"),
         ("a relayed chunk comes later by, ms", f"{picture['relay_adds_a_chunk_ms']:.1f}"),
@@ -39,14 +41,21 @@ def harm_table() -> list[str]:
     rows = []
     for name, words in HARM.items():
         found = measured[name]
-        count = found["kills"] if "kills" in found else f"1, {found['moves']} moves" if name == "deploy" else found["moves"]
+        count = (
+            found["kills"]
+            if "kills" in found
+            else f"1, {found['moves']} moves"
+            if name == "deploy"
+            else found["moves"]
+        )
         recovery_s = found.get("recovery_s_p95")
         rows.append(
             (
                 words,
                 f"{count}",
                 f"{found['acknowledged_controls_lost']} of {found['acknowledged_controls']}",
-                f"{found['chunks_twice'] + found['chunks_missing'] + found['chunks_differing']} of {found['chunks']:,}",
+                f"{found['chunks_twice'] + found['chunks_missing'] + found['chunks_differing']} of "
+                f"{found['chunks']:,}",
                 f"{len(found['did_not_come_back'])} of {found['people']}",
                 "" if recovery_s is None else f"{recovery_s:.1f} of {found['lost_their_server']}",
                 f"{found['longest_stall_s']:.1f}",

@@ -1,10 +1,12 @@
-"""A day of a large fleet on paper, by the policy that runs real ones: cost, waits, misses, and what promises cost.
+"""A day of a large fleet on paper, by the policy that runs real ones: cost, waits, misses, and what promises
+cost.
 
     python -m benchmarks.fleet_sim                    # 10,000 sessions over 500 replicas: results/fleet_sim.json
     python -m benchmarks.fleet_sim --docs             # and into docs/fleet.md, with docs/pictures/fleet-cost.png
     python -m benchmarks.fleet_sim --trace FILE       # a recorded small fleet against itself on paper: results/fleet_trace.json
 
-Simulated, not measured: chunk times are the planner's. What is measured is how long the simulation takes. Loads no torch.
+Simulated, not measured: chunk times are the planner's. What is measured is how long the simulation takes.
+Loads no torch.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ size = "272x464"
 window = 9
 """
 TIMES = Times(start_s=120.0, move_s=1.0, restore_s=5.0, scale_every_s=10.0)
-LARGE, SMALL = Day(sessions=10_000), Day(sessions=500)
+LARGE = Day(sessions=10_000)
+SMALL = Day(sessions=500)
 RATES = (8.0, 12.0, 16.0, 20.0, 24.0)
 WARM = (0, 1, 2, 3, 4, 6, 8)
 LIMIT_S = 60.0
@@ -63,40 +66,59 @@ def the_fleet(placement: str = "pack") -> FleetConfig:
 
 def simulated() -> dict[str, Any]:
     config = the_fleet()
-    began, worked = time.perf_counter(), time.process_time()
+    began = time.perf_counter()
+    worked = time.process_time()
     large = run_day(config, LARGE, gpus=GPUS, times=TIMES)
-    took = {"wall_s": time.perf_counter() - began, "processor_s": time.process_time() - worked, "limit_s": LIMIT_S}
+    took = {
+        "wall_s": time.perf_counter() - began,
+        "processor_s": time.process_time() - worked,
+        "limit_s": LIMIT_S,
+    }
     return {
         "the_large_day": record(large),
         "it_took": took,
-        "hours": [[at / 3600, placed, waiting, replicas] for at, placed, waiting, replicas in large.timeline[::6]],
+        "hours": [
+            [at / 3600, placed, waiting, replicas] for at, placed, waiting, replicas in large.timeline[::6]
+        ],
         "regions": regions(),
         "by_rate": {fps: record(run_day(config, SMALL, gpus=GPUS, times=TIMES, fps=fps)) for fps in RATES},
         "by_warm": {warm: record(run_day(config, SMALL, gpus=GPUS, times=TIMES, warm=warm)) for warm in WARM},
-        "by_placement": {name: record(run_day(the_fleet(name), SMALL, gpus=GPUS, times=TIMES)) for name in ("pack", "spread")},
+        "by_placement": {
+            name: record(run_day(the_fleet(name), SMALL, gpus=GPUS, times=TIMES))
+            for name in ("pack", "spread")
+        },
     }
 
 
 REGIONS = {"Virginia": (38.9, -77.4), "Frankfurt": (50.1, 8.7), "Singapore": (1.35, 103.8)}
 """Where people and machines are: latitude and longitude."""
-FIBRE_KM_S, DETOUR, EARTH_KM = 200_000.0, 1.5, 6371.0
+FIBRE_KM_S = 200_000.0
+DETOUR = 1.5
+EARTH_KM = 6371.0
 """Light in fibre, and how much longer its way is than the great circle."""
-BETWEEN_GBIT_S, WITHIN_GBIT_S = 10.0, 100.0
-"""Of the line between two regions, and of a machine's."""
+BETWEEN_GBIT_S = 10.0
+WITHIN_GBIT_S = 100.0
+"""Bandwidth between two regions, and of a machine's own link."""
 
 
 def regions() -> dict[str, Any]:
-    """Three regions whose evenings are eight hours apart, each by itself, against one pool that follows the sun."""
+    """Three regions whose evenings are eight hours apart, each by itself, against one pool that follows the
+    sun."""
     config = the_fleet()
     one = Day(sessions=1000)
-    flat = len(REGIONS) * one.sessions * (1 + one.night) / 2  # three evenings eight hours apart add up to a constant
+    flat = (
+        len(REGIONS) * one.sessions * (1 + one.night) / 2
+    )  # three evenings eight hours apart add up to a constant
     apart = record(run_day(config, one, gpus=GPUS, times=TIMES))
     together = record(run_day(config, Day(sessions=round(flat), night=1.0), gpus=GPUS, times=TIMES))
     kind = kind_of_pool(config, "wan", GPUS, share=1.0)
-    session, replica_gbit = kind.request, 8e-9 * kind.slots * kind.request.memory_bytes
+    session = kind.request
+    replica_gbit = 8e-9 * kind.slots * kind.request.memory_bytes
     state_gbit = 8e-9 * session.memory_bytes
     return {
-        "round_trip_ms": {f"{a}-{b}": round_trip_ms(REGIONS[a], REGIONS[b]) for a, b in itertools.combinations(REGIONS, 2)},
+        "round_trip_ms": {
+            f"{a}-{b}": round_trip_ms(REGIONS[a], REGIONS[b]) for a, b in itertools.combinations(REGIONS, 2)
+        },
         "lead_s": session.pace.max_ahead_s,
         "replicas_at_most": {
             "each_by_itself": 3 * apart["most replicas at a time"],
@@ -118,13 +140,18 @@ def regions() -> dict[str, Any]:
 
 def round_trip_ms(a: tuple[float, float], b: tuple[float, float]) -> float:
     (lat, lon), (other_lat, other_lon) = (tuple(map(math.radians, place)) for place in (a, b))
-    chord = math.sin((other_lat - lat) / 2) ** 2 + math.cos(lat) * math.cos(other_lat) * math.sin((other_lon - lon) / 2) ** 2
+    chord = (
+        math.sin((other_lat - lat) / 2) ** 2
+        + math.cos(lat) * math.cos(other_lat) * math.sin((other_lon - lon) / 2) ** 2
+    )
     return 2e3 * DETOUR * 2 * EARTH_KM * math.asin(math.sqrt(chord)) / FIBRE_KM_S
 
 
 def regions_table(found: dict[str, Any]) -> list[str]:
     each = found["regions"]
-    most, hours, cost = each["replicas_at_most"], each["replica_hours"], each["dollars_per_stream_hour"]
+    most = each["replicas_at_most"]
+    hours = each["replica_hours"]
+    cost = each["dollars_per_stream_hour"]
     kept = each["kept_every_chunks"]
     trips = ", ".join(f"{name} {ms:.0f} ms" for name, ms in each["round_trip_ms"].items())
     return [
@@ -163,7 +190,10 @@ def table(found: dict[str, Any]) -> list[str]:
     for name in SHOWN:
         value = found["the_large_day"][name]
         lines.append(table_row([name, f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"]))
-    return [*lines, table_row(["simulated in, seconds of one core", f"{found['it_took']['processor_s']:.0f}"])]
+    return [
+        *lines,
+        table_row(["simulated in, seconds of one core", f"{found['it_took']['processor_s']:.0f}"]),
+    ]
 
 
 def promise_table(found: dict[str, Any]) -> list[str]:
@@ -215,7 +245,10 @@ def held_table() -> list[str]:
     report = report_of("fleet_trace")
     configuration = report["configuration"]
     title = f"{configuration['visits']} visits in {configuration['seconds']:.0f} s, three replicas"
-    rows = [[what, f"{each['recorded']:,.4g}", f"{each['simulated']:,.4g}"] for what, each in report["measured"].items()]
+    rows = [
+        [what, f"{each['recorded']:,.4g}", f"{each['simulated']:,.4g}"]
+        for what, each in report["measured"].items()
+    ]
     return [f"| {title} | recorded | simulated |", "|---|---|---|", *map(table_row, rows)]
 
 
@@ -229,11 +262,16 @@ TABLES: Tables = {
 
 def held_against(trace: FleetTrace) -> dict[str, Any]:
     rows = compared(trace, simulate_trace(trace))
-    return {row.what: dict(simulated=row.simulated, recorded=row.recorded, off=row.off, near=row.off <= NEAR) for row in rows}
+    return {
+        row.what: dict(simulated=row.simulated, recorded=row.recorded, off=row.off, near=row.off <= NEAR)
+        for row in rows
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--docs", action="store_true", help="write the page and its picture")
     parser.add_argument("--trace", type=Path, help="a recorded fleet, instead")
     options = parser.parse_args(arguments)

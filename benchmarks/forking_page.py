@@ -21,13 +21,25 @@ WAYS = {
 
 
 def forks() -> Iterator[str]:
-    yield row(["model, size, device", "a fork", "one session holds", "17 branches hold", "one stream, after by before forks"])
+    yield row(
+        [
+            "model, size, device",
+            "a fork",
+            "one session holds",
+            "17 branches hold",
+            "one stream, after by before forks",
+        ]
+    )
     yield "|---|---|---|---|---|"
     for name in ("forks-wan2.1-t2v-1.3b", "forks-wan-tiny"):
         report = report_of(name)
-        asked, found = report["configuration"], report["measured"]
-        assert asked["branches"] == 16, f"{asked['branches']} branches, and the heading says 16 and their parent"
-        one, times = found["one_session_bytes"], found["times_one_session"]
+        asked = report["configuration"]
+        found = report["measured"]
+        assert asked["branches"] == 16, (
+            f"{asked['branches']} branches, and the heading says 16 and their parent"
+        )
+        one = found["one_session_bytes"]
+        times = found["times_one_session"]
         yield row(
             [
                 f"{asked['model']}, {asked['size']}, {report['hardware'].get('gpu', 'CPU')}",
@@ -46,11 +58,18 @@ def _beside(found: dict[str, Any]) -> str:
 
 def look_ahead() -> Iterator[str]:
     found = report_of("look_ahead")["measured"]
-    yield "| what was made ahead | change to frame, alone | sooner | beside another session | sooner | its continuity |"
+    yield (
+        "| what was made ahead | change to frame, alone | sooner | beside another session | sooner | its "
+        "continuity |"
+    )
     yield "|---|---|---|---|---|---|"
     for way, name in WAYS.items():
         alone, beside = (found[part]["change_to_frame"][way] for part in ("alone", "beside_others"))
-        times = [cell for each in (alone, beside) for cell in (f"{1e3 * each['mean_s']:.0f} ms", f"{each['sooner']:.0%}")]
+        times = [
+            cell
+            for each in (alone, beside)
+            for cell in (f"{1e3 * each['mean_s']:.0f} ms", f"{each['sooner']:.0%}")
+        ]
         yield row([name, *times, f"{found['beside_others']['others'][way]['continuity']:.3f}"])
 
 

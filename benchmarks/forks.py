@@ -1,12 +1,13 @@
-"""What a fork costs: its time, the bytes of branches right after it and later, and a single stream beside an older checkout's.
+"""Measure the cost of a fork: its time, the bytes of branches right after it and later, and the speed of a
+single stream against an older checkout's.
 
     python -m benchmarks.forks
     python -m benchmarks.forks --against ../before          # the same stream there, in turns
     python -m benchmarks.forks --device cuda --model wan2.1-t2v-1.3b --weights random --size 480x832 --window 9 --fast on
 
-Branches go on in turns, each chunk after another branch's, and one of them alone: what is between the two is the exchange of
-pages. In the comparison, checkouts take turns of a few chunks, and the median of the turns' ratios counts: a machine's clock
-moves with what it has done before. Bits are compared too.
+Branches continue in turns, one chunk of each, and then one branch continues alone: the difference is the
+exchange of pages. In the comparison, checkouts take turns of a few chunks, and the median of the turns'
+ratios counts, because a machine's clock depends on its earlier load. Bits are compared too.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from benchmarks.report import write_report
 from benchmarks.timed_chunks import add_stream_options, make_session
 from millstream.engine.engine import Engine
 from millstream.models.fast.recorded import chunks_before
+from millstream.session.chunk import PendingChunk
 from millstream.session.session import Session
 from millstream.wire.parcel import Parcel
 
@@ -41,7 +43,8 @@ CHUNKS = 4
 TURN = 3
 """Chunks of a checkout's turn."""
 CLOCKS = ("ms", "processor_ms")
-"""Of a chunk: by the clock, and of the process's own threads, which a CPU that is busy with others moves less."""
+"""Clocks that a chunk is timed by: wall time, and time of the process's own threads, which varies less on a
+busy CPU."""
 STREAM = ("model", "weights", "device", "fast", "size", "window")
 PROGRAM = Path(__file__).with_name("timed_chunks.py")
 
@@ -51,8 +54,9 @@ def measure_forks(options: argparse.Namespace) -> dict[str, Any]:
     config = session.config
     warm = -(-config.window // config.frames_per_chunk) + chunks_before(len(config.steps))
     for _ in session.stream(warm):  # until the window is full, and on a GPU its calls are recorded
-        engine.settle(session.id)
-    maker, name = engine.generator, session.id
+        engine.run_commit(session.id)
+    maker = engine.generator
+    name = session.id
     one = maker.held_bytes()
     times = [timed_ms(engine, partial(maker.fork, name, f"branch {number}")) for number in range(BRANCHES)]
     after = maker.held_bytes()
@@ -66,7 +70,9 @@ def measure_forks(options: argparse.Namespace) -> dict[str, Any]:
     }
     future = plan_future(engine, session)
     alone = [go_on(engine, parcel, "branch 0") for parcel in future]
-    in_turns = [go_on(engine, parcel, f"branch {1 + number}") for parcel in future for number in range(IN_TURNS)]
+    in_turns = [
+        go_on(engine, parcel, f"branch {1 + number}") for parcel in future for number in range(IN_TURNS)
+    ]
     return measured | {
         "in_turns": {
             "branches": IN_TURNS,
@@ -84,12 +90,12 @@ def plan_future(engine: Engine, session: Session) -> list[Parcel]:
     """The next chunks of a session, made once so that they are known."""
     planned = []
     for _ in range(CHUNKS):
-        decision = session.decide()
-        assert decision is not None, "the stream has not ended"
-        planned.append(session.prepare(decision))
-        arrived = session.receive(engine.generator.run(planned[-1]))
-        assert arrived is not None, "it was just asked for"
-        session.finish(arrived)
+        plan = session.decide()
+        assert plan is not None, "the stream has not ended"
+        planned.append(session.prepare(plan))
+        chunk = PendingChunk(session, plan)
+        session.receive(chunk, engine.generator.run(planned[-1]))
+        session.finish(chunk)
     return planned
 
 
@@ -100,7 +106,7 @@ def go_on(engine: Engine, parcel: Parcel, branch: str) -> float:
     def made() -> None:
         delivery = engine.generator.run(replace(parcel, envelope=envelope))
         assert delivery.result.ok, delivery.result.error
-        engine.generator.settle_commit(branch)
+        engine.generator.run_commit(branch)
 
     return timed_ms(engine, made)
 
@@ -119,14 +125,22 @@ class Checkout:
 
     def __init__(self, folder: Path, options: Sequence[str]) -> None:
         if not (folder / "millstream").is_dir():
-            raise SystemExit(f"error: {folder} is no checkout; --against takes a folder with millstream/ in it")
+            raise SystemExit(
+                f"error: {folder} is no checkout; --against takes a folder with millstream/ in it"
+            )
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM.read_text(), *options],  # as a file, its folder's names would hide packages
+            [
+                sys.executable,
+                "-c",
+                PROGRAM.read_text(),
+                *options,
+            ],  # as a file, its folder's names would hide packages
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=folder,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))},
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))},
         )
 
     def chunks(self, count: int) -> dict[str, Any]:
@@ -166,7 +180,9 @@ def compare(against: Path, options: argparse.Namespace) -> dict[str, Any]:
     finally:
         for side in sides.values():
             side.close()
-    clocks = {clock: {name: [turn[clock] for turn in turns] for name, turns in taken.items()} for clock in CLOCKS}
+    clocks = {
+        clock: {name: [turn[clock] for turn in turns] for name, turns in taken.items()} for clock in CLOCKS
+    }
     return {clock: beside(times["now"], times["before"]) for clock, times in clocks.items()} | {
         "turns": options.turns,
         "same_bits": digests["before"] == digests["now"],
@@ -184,16 +200,23 @@ def beside(now: Sequence[float], before: Sequence[float]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_stream_options(parser)
-    parser.add_argument("--against", type=Path, help="another checkout, whose single stream is timed in turns with this one's")
+    parser.add_argument(
+        "--against", type=Path, help="another checkout, whose single stream is timed in turns with this one's"
+    )
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--warm-up", type=int, default=12, help="chunks before those that count")
     options = parser.parse_args()
     measured = measure_forks(options)
     if options.against is not None:
         measured["single_stream"] = compare(options.against.resolve(), options)
-    configuration = {name: getattr(options, name) for name in STREAM} | {"branches": BRANCHES, "turn_chunks": TURN}
+    configuration = {name: getattr(options, name) for name in STREAM} | {
+        "branches": BRANCHES,
+        "turn_chunks": TURN,
+    }
     write_report("forks" if options.model == "brook" else f"forks-{options.model}", configuration, measured)
 
 

@@ -1,10 +1,12 @@
-"""What it brings to make a tensor-parallel rank's sums in two halves, one travelling while the other is multiplied. One GPU.
+"""Measure the gain of computing a tensor-parallel rank's sums in two halves, where one half is transferred
+while the other is multiplied. One GPU.
 
     python -m benchmarks.hidden_sums
 
-A rank's share alone, as in `benchmarks.shares`, but a collective takes the time that the planner states for it, on a stream of
-its own and without using the GPU: a kernel of one thread that waits. Measured is how much of that time the calls cover; stated
-are alpha and bandwidth of the link. Recorded calls, fast blocks, a full window; both ways take turns.
+A rank's share runs alone, as in `benchmarks.shares`, but a collective takes the time that the planner
+predicts for it, on its own stream and without using the GPU: a kernel of one thread that waits. The share of
+that time which the calls hide is measured; alpha and bandwidth of the link are the planner's. Recorded calls,
+fast blocks, a full window; both ways take turns.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from benchmarks.shares import CASES, GPU, TURNS, AbsentPeers, Case, Chunks
 from millstream.core.topology import LEADER, Topology
 from millstream.models.fast.recorded import chunks_before
 from millstream.parallel import fast_tensor
-from millstream.parallel.called import CollectiveRecord, Kind
+from millstream.parallel.collective_calls import CollectiveRecord, Kind
 from millstream.parallel.collectives import PendingCollective
 from millstream.parallel.groups import Groups
 from millstream.planner.hardware import Link, find_device
@@ -36,7 +38,7 @@ HALVES_FROM_BYTES = 8 * 2**20
 
 @dataclass(slots=True)
 class Arrival:
-    """What a collective's end is to the stream that waits for it."""
+    """End of a collective, as an event that the current stream waits for."""
 
     event: torch.cuda.Event
 
@@ -73,8 +75,9 @@ class TravellingPeers(AbsentPeers):
 
 
 def cycles_a_ms() -> float:
-    """Of a kernel that waits: the clock moves, so the median of several."""
-    begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    """Return the cycles a millisecond of a waiting kernel: the median of several, as the clock varies."""
+    begun = torch.cuda.Event(enable_timing=True)
+    ended = torch.cuda.Event(enable_timing=True)
     found = list[float]()
     for _ in range(20):
         begun.record()
@@ -86,7 +89,8 @@ def cycles_a_ms() -> float:
 
 
 def groups_over(link: Link, topology: Topology) -> Groups:
-    record, ranks = CollectiveRecord(), tuple(range(LEADER, LEADER + topology.tp))
+    record = CollectiveRecord()
+    ranks = tuple(range(LEADER, LEADER + topology.tp))
     peers = TravellingPeers(
         name="stage",
         purpose="mesh",
@@ -100,14 +104,21 @@ def groups_over(link: Link, topology: Topology) -> Groups:
         stream=torch.cuda.Stream(),
     )
     alone = shares.groups_of(Topology.parse("front+1"))
-    return Groups(world=peers, mesh=peers, stages=(peers,), lanes=alone.lanes, backs=alone.backs, record=record)
+    return Groups(
+        world=peers, mesh=peers, stages=(peers,), lanes=alone.lanes, backs=alone.backs, record=record
+    )
 
 
 @torch.inference_mode()
 def measure(case: Case, split: str, link: Link) -> dict[str, Any]:
     topology = Topology.parse(f"front+{split}")
-    ways = {"nothing travels": (None, HALVES_FROM_BYTES), "whole": (link, NEVER), "in halves": (link, HALVES_FROM_BYTES)}
-    made, found = {}, {name: list[float]() for name in ways}
+    ways = {
+        "nothing travels": (None, HALVES_FROM_BYTES),
+        "whole": (link, NEVER),
+        "in halves": (link, HALVES_FROM_BYTES),
+    }
+    made = {}
+    found = {name: list[float]() for name in ways}
     for name, (over, bytes_) in ways.items():
         fast_tensor.HIDDEN_FROM_BYTES = bytes_  # as it is when calls are recorded
         made[name] = Chunks(case, topology, groups_over(over, topology) if over else None)

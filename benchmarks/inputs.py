@@ -2,10 +2,11 @@
 
     python -m benchmarks.inputs --seconds 20
 
-A server of our own with a small model, two people who watch and steer by WebSocket, and a desk that moves a fader twice a
-second by OSC and waits for both receipts: `queued` is the way through the listener, `applied` has the wait for the next chunk
-and its making in it. First with nothing else. Then while another process sends ten thousand messages a second elsewhere: what
-that takes of the machine is not the server's doing. Then while it sends them to the same session, each with another value.
+A server of our own with a small model, two people who watch and steer by WebSocket, and a desk that moves a
+fader twice a second by OSC and waits for both receipts: `queued` is the way through the listener, `applied`
+has the wait for the next chunk and its making in it. First with nothing else. Then while another process
+sends ten thousand messages a second elsewhere: what that takes of the machine is not the server's doing. Then
+while it sends them to the same session, each with another value.
 """
 
 from __future__ import annotations
@@ -20,14 +21,28 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.abuses.beside import AHEAD_S, FPS, SIZE
-from benchmarks.abuses.server import MODEL
 from benchmarks.report import write_report
 from millstream.load.host import Host, serve
 from millstream.load.run import LoadRequest, put_load
 from millstream.load.summary import summarise
 from millstream.server.transport import osc
 
+MODEL = (
+    "--model",
+    "wan-tiny",
+    "--weights",
+    "random",
+    "--device",
+    "cpu",
+    "--dtype",
+    "float32",
+    "--threads",
+    "1",
+)
+FPS = 12.0
+SIZE = "16x16"
+AHEAD_S = 3.0
+"""Longer than a viewer's generation is ahead."""
 FLOOD_PER_S = 10_000
 FLOOD = """
 import socket, sys, time
@@ -61,7 +76,8 @@ class Desk:
     unanswered: int = 0
 
     def move(self, seconds: float) -> None:
-        until, number = time.monotonic() + seconds, 0
+        until = time.monotonic() + seconds
+        number = 0
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as desk:
             desk.connect(("127.0.0.1", self.port))
             desk.settimeout(PATIENCE_S)
@@ -83,7 +99,9 @@ class Desk:
                 return 1000 * (time.monotonic() - began)
 
 
-async def watch(host: Host, port: int, *, seconds: float, flood_per_s: int = 0, flood_port: int = 0) -> dict[str, Any]:
+async def watch(
+    host: Host, port: int, *, seconds: float, flood_per_s: int = 0, flood_port: int = 0
+) -> dict[str, Any]:
     request = LoadRequest(sessions=2, seconds=seconds + 2 * AHEAD_S, fps=FPS, size=SIZE)
     watching = asyncio.ensure_future(put_load(host, request))
     await asyncio.sleep(AHEAD_S)
@@ -113,27 +131,41 @@ def _summary(values: list[float]) -> dict[str, Any] | None:
 
 
 async def measure(seconds: float, flood_per_s: int) -> dict[str, Any]:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as deaf:
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as deaf,
+    ):
         deaf.bind(("127.0.0.1", 0))
         free.bind(("127.0.0.1", 0))
-        port, elsewhere = free.getsockname()[1], deaf.getsockname()[1]
+        port = free.getsockname()[1]
+        elsewhere = deaf.getsockname()[1]
         free.close()
         async with serve((*MODEL, "--osc", str(port))) as host:
             return {
                 "load_average_before": os.getloadavg()[0],
                 "without_flood": await watch(host, port, seconds=seconds),
-                "flood_elsewhere": await watch(host, port, seconds=seconds, flood_per_s=flood_per_s, flood_port=elsewhere),
+                "flood_elsewhere": await watch(
+                    host, port, seconds=seconds, flood_per_s=flood_per_s, flood_port=elsewhere
+                ),
                 "flood": await watch(host, port, seconds=seconds, flood_per_s=flood_per_s, flood_port=port),
             }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=20.0, help="of each of the three")
     parser.add_argument("--per-second", type=int, default=FLOOD_PER_S, help="messages of the flood")
     options = parser.parse_args()
     measured = asyncio.run(measure(options.seconds, options.per_second))
-    configuration = {"server": list(MODEL), "fps": FPS, "size": SIZE, "sessions": 2, "seconds": options.seconds}
+    configuration = {
+        "server": list(MODEL),
+        "fps": FPS,
+        "size": SIZE,
+        "sessions": 2,
+        "seconds": options.seconds,
+    }
     write_report("inputs", configuration | {"flood_per_s": options.per_second}, measured)
 
 

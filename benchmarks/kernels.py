@@ -1,17 +1,17 @@
-"""Every hand-written kernel against its plain twin at the sizes of Wan's models: error, milliseconds, bytes a second.
+"""Every hand-written kernel against its plain twin at the sizes of Wan's models: error, milliseconds, bytes a
+second.
 
     python -m benchmarks.kernels                    # results/kernels.json
     python -m benchmarks.kernels --out kernels.json
 
-Needs a CUDA GPU. The twin computes in float32 on the same device. A kernel that fails is written down with its error, and
-the others go on. Errors are relative, of the whole tensor; e4m3 rounds alike on both sides, so there they are of the numbers
-that were meant.
+Needs a CUDA GPU. The twin computes in float32 on the same device. A kernel that fails is written down with
+its error, and the others go on. Errors are relative, of the whole tensor; e4m3 rounds alike on both sides, so
+there they are of the numbers that were meant.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from benchmarks.report import write_report
 from millstream.commands.bench.floor import repeated, timed_ms
-from millstream.commands.report import describe
+from millstream.commands.report import describe, write_result
 from millstream.ops.attention import AttentionShare, attend, attend_in_shares
 from millstream.ops.backend import only_twins
 from millstream.ops.conv3 import PAST, TAPS, find_convolution
@@ -33,16 +33,17 @@ from millstream.ops.fp8 import Rows8, quantise
 from millstream.ops.linear import linear_gelu, linear_rows
 from millstream.ops.low_attention import attend_packed
 from millstream.ops.noise import gaussian
-from millstream.ops.packed import Packed, PackedQueries
-from millstream.ops.packing import pack_runs
 from millstream.ops.pictures import copy_frames, merge_onto, split_frames, sum_taps, to_pictures
+from millstream.ops.quantise_kv import pack_runs
+from millstream.ops.quantised_kv import PackedQueries, QuantisedKV
 from millstream.ops.ring_write import write_ring
 from millstream.ops.rope import frame_phases
 from millstream.ops.rows import add_norm, finish_attention, gelu_rows, norm_query
 from millstream.ops.waves import Waves, waves_of
 
 REPEATS = 20
-GPU, BF16 = torch.device("cuda"), torch.bfloat16
+GPU = torch.device("cuda")
+BF16 = torch.bfloat16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,10 +87,16 @@ def random(*shape: int, scale: float = 1.0) -> Tensor:
 
 
 def row_cases(size: Size) -> Iterator[Case]:
-    tokens, width, ffn = size.tokens, size.width, size.ffn
-    x, y, levels = random(tokens, width), random(tokens, width), random(3, 6, width)
-    weight, bias = random(width), random(width)
-    hidden, lse = random(tokens, ffn), torch.rand(size.heads, tokens, device=GPU) + 9
+    tokens = size.tokens
+    width = size.width
+    ffn = size.ffn
+    x = random(tokens, width)
+    y = random(tokens, width)
+    levels = random(3, 6, width)
+    weight = random(width)
+    bias = random(width)
+    hidden = random(tokens, ffn)
+    lse = torch.rand(size.heads, tokens, device=GPU) + 9
     row = tokens * width * 2
 
     def in_precision(fp8: bool) -> Iterator[Case]:
@@ -121,15 +128,25 @@ def row_cases(size: Size) -> Iterator[Case]:
         twin=lambda: norm_query(x, weight, eps=1e-6),
         moved=2 * row,
     )
-    yield Case(name="gelu to e4m3", ours=lambda: gelu_rows(hidden), twin=lambda: gelu_rows(hidden), moved=3 * tokens * ffn)
+    yield Case(
+        name="gelu to e4m3",
+        ours=lambda: gelu_rows(hidden),
+        twin=lambda: gelu_rows(hidden),
+        moved=3 * tokens * ffn,
+    )
 
 
 def ring_case(size: Size) -> Iterator[Case]:
     head = size.width // size.heads
-    qkv, weight_q, weight_k = random(1, size.tokens, 3 * size.width), random(size.width), random(size.width)
+    qkv = random(1, size.tokens, 3 * size.width)
+    weight_q = random(size.width)
+    weight_k = random(size.width)
     phases = frame_phases(torch.tensor([100, 101, 102], device=GPU), size.grid, head)
     index = torch.arange(size.tokens, device=GPU) + size.keys - size.tokens
-    rings = [[torch.zeros(1, size.keys, size.heads, head, device=GPU, dtype=BF16) for _ in range(2)] for _ in range(2)]
+    rings = [
+        [torch.zeros(1, size.keys, size.heads, head, device=GPU, dtype=BF16) for _ in range(2)]
+        for _ in range(2)
+    ]
 
     def write(ring: list[Tensor]) -> Tensor:
         q = write_ring(qkv, weight_q, weight_k, phases, index, *ring, eps=1e-6)
@@ -145,11 +162,16 @@ def ring_case(size: Size) -> Iterator[Case]:
 
 
 def product_cases(size: Size) -> Iterator[Case]:
-    tokens, width, ffn = size.tokens, size.width, size.ffn
+    tokens = size.tokens
+    width = size.width
+    ffn = size.ffn
 
     def of_layer(name: str, inner: int, outer: int) -> Iterator[Case]:
-        x, weight, bias = random(tokens, inner), random(outer, inner, scale=inner**-0.5), random(outer)
-        x8, weight8 = quantise(x), quantise(weight)
+        x = random(tokens, inner)
+        weight = random(outer, inner, scale=inner**-0.5)
+        bias = random(outer)
+        x8 = quantise(x)
+        weight8 = quantise(weight)
         flops = 2 * tokens * inner * outer
         yield Case(
             name=f"e4m3 product, {name}",
@@ -166,9 +188,16 @@ def product_cases(size: Size) -> Iterator[Case]:
             flops=flops,
         )
 
-    for name, inner, outer in (("qkv", width, 3 * width), ("out", width, width), ("up", width, ffn), ("down", ffn, width)):
+    for name, inner, outer in (
+        ("qkv", width, 3 * width),
+        ("out", width, width),
+        ("up", width, ffn),
+        ("down", ffn, width),
+    ):
         yield from of_layer(name, inner, outer)
-    x, weight, bias = random(tokens, width), random(ffn, width, scale=width**-0.5), random(ffn)
+    x = random(tokens, width)
+    weight = random(ffn, width, scale=width**-0.5)
+    bias = random(ffn)
     yield Case(
         name="product with gelu",
         ours=lambda: linear_gelu(x, weight, bias),
@@ -179,14 +208,15 @@ def product_cases(size: Size) -> Iterator[Case]:
 
 
 def attention_cases(size: Size) -> Iterator[Case]:
-    head, rounded = size.width // size.heads, -(-size.keys // 128) * 128
+    head = size.width // size.heads
+    rounded = -(-size.keys // 128) * 128
     q, k, v = (random(1, count, size.heads, head) for count in (size.tokens, rounded, rounded))
     k[:, size.keys :] = 0
     v[:, size.keys :] = 0
     some = slice(0, 256)
 
     def exact() -> Tensor:
-        """Of some queries only: the scores of all would not fit."""
+        """Return exact attention of some queries only: the scores of all would not fit in memory."""
         a, b, c = (x.float().transpose(1, 2) for x in (q[:, some], k[:, : size.keys], v[:, : size.keys]))
         return F.scaled_dot_product_attention(a, b, c).transpose(1, 2)[0].flatten(1)
 
@@ -195,7 +225,9 @@ def attention_cases(size: Size) -> Iterator[Case]:
         assert isinstance(answer, Tensor)
         return answer
 
-    common = dict(moved=4 * (size.tokens + size.keys) * size.width, flops=4 * size.tokens * size.keys * size.width)
+    common = dict(
+        moved=4 * (size.tokens + size.keys) * size.width, flops=4 * size.tokens * size.keys * size.width
+    )
     yield Case(
         name="attention, keys as they are",
         ours=lambda: attend(q, k[:, : size.keys], v[:, : size.keys])[0].flatten(1),
@@ -208,12 +240,13 @@ def attention_cases(size: Size) -> Iterator[Case]:
 
 
 def low_attention_cases(size: Size) -> Iterator[Case]:
-    head, per_frame = size.width // size.heads, size.tokens // 3
+    head = size.width // size.heads
+    per_frame = size.tokens // 3
     k, v = (random(1, size.keys, size.heads, head) for _ in range(2))
-    rooms = [Packed.room(1, size.keys, size.heads, head, device=GPU) for _ in range(2)]
+    rooms = [QuantisedKV.room(1, size.keys, size.heads, head, device=GPU) for _ in range(2)]
     starts = size.keys - size.tokens + per_frame * torch.arange(3, device=GPU)
 
-    def pack(room: Packed, starts_F: Tensor, length: int) -> Tensor:
+    def pack(room: QuantisedKV, starts_F: Tensor, length: int) -> Tensor:
         pack_runs(room, k, v, starts_F, length)
         return room.k_RWNH
 
@@ -237,25 +270,37 @@ def low_attention_cases(size: Size) -> Iterator[Case]:
 def picture_cases() -> Iterator[Case]:
     for channels, rows, columns, frames in ((96, 480, 832, 12), (192, 240, 416, 12), (384, 120, 208, 6)):
         size = (frames, rows, columns, channels)
-        y, residual, bias, weight = random(*size), random(*size), random(channels), random(channels)
+        y = random(*size)
+        residual = random(*size)
+        bias = random(channels)
+        weight = random(channels)
         canvas = torch.zeros(frames + PAST, rows + 2, columns + 2, channels, device=GPU, dtype=BF16)
 
-        def painted(y: Tensor = y, b: Tensor = bias, r: Tensor = residual, w: Tensor = weight, c: Tensor = canvas) -> Tensor:
+        def painted(
+            y: Tensor = y, b: Tensor = bias, r: Tensor = residual, w: Tensor = weight, c: Tensor = canvas
+        ) -> Tensor:
             kept = merge_onto(y, b, r, w, c, pad=1, keep=True)
             assert kept is not None
             return c
 
-        yield Case(name=f"merge, norm, SiLU, {channels} channels", ours=painted, twin=painted, moved=4 * y.numel() * 2)
+        yield Case(
+            name=f"merge, norm, SiLU, {channels} channels",
+            ours=painted,
+            twin=painted,
+            moved=4 * y.numel() * 2,
+        )
         if channels in (96, 192):
             yield convolution_case(channels, rows, columns, 4)
-    pictures, of_split = random(3, 60, 104, 768), random(768)
+    pictures = random(3, 60, 104, 768)
+    of_split = random(768)
     yield Case(
         name="split frames",
         ours=lambda: split_frames(pictures, of_split),
         twin=lambda: split_frames(pictures, of_split),
         moved=4 * pictures.numel(),
     )
-    planes, of_three = random(TAPS * 3 + 7, 14, 482, 834, scale=0.1), random(3, scale=0.1)
+    planes = random(TAPS * 3 + 7, 14, 482, 834, scale=0.1)
+    of_three = random(3, scale=0.1)
     yield Case(
         name="sum of taps",
         ours=lambda: sum_taps(planes, of_three, 12),
@@ -265,7 +310,7 @@ def picture_cases() -> Iterator[Case]:
 
 
 def byte_cases() -> Iterator[Case]:
-    """What moves and computes next to nothing."""
+    """Yield cases that move bytes and compute next to nothing."""
     pixels = random(3, 12, 480, 832, scale=0.5).transpose(0, 1)
     yield Case(
         name="pictures to bytes",
@@ -274,13 +319,16 @@ def byte_cases() -> Iterator[Case]:
         moved=3 * pixels.numel(),
     )
     canvas = torch.zeros(12 + PAST, 482, 834, 96, device=GPU, dtype=BF16)
-    inside, tail = canvas[:PAST, 1:-1, 1:-1], random(PAST, 480, 832, 96)
+    inside = canvas[:PAST, 1:-1, 1:-1]
+    tail = random(PAST, 480, 832, 96)
 
     def entered() -> Tensor:
         copy_frames(inside, tail)
         return inside
 
-    yield Case(name="the past into a rim", ours=entered, twin=lambda: inside.copy_(tail), moved=4 * tail.numel())
+    yield Case(
+        name="the past into a rim", ours=entered, twin=lambda: inside.copy_(tail), moved=4 * tail.numel()
+    )
 
 
 def convolution_case(channels: int, rows: int, columns: int, frames: int) -> Case:
@@ -341,7 +389,13 @@ def judge(case: Case) -> dict[str, Any]:
     except Exception:  # one kernel that fails must not hide the others
         return {"failed": traceback.format_exc()[-1500:]}
     rates = {"gb_s": case.moved / ms / 1e6} | ({"tflop_s": case.flops / ms / 1e9} if case.flops else {})
-    return {"error": error, "largest": float((found - expected).abs().max()), "ms": ms, "twin_ms": twin_ms, **rates}
+    return {
+        "error": error,
+        "largest": float((found - expected).abs().max()),
+        "ms": ms,
+        "twin_ms": twin_ms,
+        **rates,
+    }
 
 
 def cases() -> Iterator[tuple[str, Callable[[], Iterator[Case]]]]:
@@ -370,7 +424,7 @@ def main() -> None:
     if options.out is None:
         write_report("kernels", configuration, measured)
     else:
-        options.out.write_text(json.dumps(describe("kernels", configuration, measured), indent=2) + "\n")
+        write_result(options.out, describe("kernels", configuration, measured))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
-"""One stream, one speed-up after the other, in one process: where a chunk's time goes at each step, and the floor.
+"""One stream, one speed-up after the other, in one process: where a chunk's time goes at each step, and the
+floor.
 
     python -m benchmarks.ladder                                                     # 1.3B, 480x832, window 9
     python -m benchmarks.ladder --model wan2.1-t2v-14b --size 320x576 --window 6 --only plain,on,fp8
 
-Each rung is a `bench stream` and is written as one: `results/stream-MODEL-SIZE-wWINDOW-RUNG.json`; `ladder_plot.py` draws them.
+Each rung is a `bench stream` and is written as one: `results/stream-MODEL-SIZE-wWINDOW-RUNG.json`;
+`ladder_plot.py` draws them.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import torch
 
 from benchmarks.report import RESULTS
 from millstream.commands.bench.stream import StreamRequest, measure
-from millstream.commands.report import describe, spelled
+from millstream.commands.report import describe, spelled, write_result
 from millstream.core.config import parse_size
 from millstream.core.engine_config import EngineConfig
 from millstream.core.presets import find_model
@@ -55,7 +56,10 @@ def climb(options: argparse.Namespace) -> None:
         fast, precision = RUNGS[rung]
         request = StreamRequest(
             engine=EngineConfig(
-                model=options.model, weights=("random",), speed=parse_speed(fast, precision), device=options.device
+                model=options.model,
+                weights=("random",),
+                speed=parse_speed(fast, precision),
+                device=options.device,
             ),
             changes=changes,
             chunks=options.chunks,
@@ -64,9 +68,7 @@ def climb(options: argparse.Namespace) -> None:
         config = stream_config(find_model(options.model).stream, None, **changes)
         measured = measure(request, config)
         path = result_path(options.model, options.size, options.window, rung)
-        path.write_text(
-            json.dumps(describe("stream", spelled(request) | {"stream": asdict(config)}, measured), indent=2) + "\n"
-        )
+        write_result(path, describe("stream", spelled(request) | {"stream": asdict(config)}, measured))
         print(line_of(rung, measured), flush=True)
         tidy()
 
@@ -84,8 +86,13 @@ def line_of(rung: str, measured: dict[str, Any]) -> str:
         f"{name} {phase['ms']:.1f}" + (f" ({phase['of_floor']:.2f})" if "of_floor" in phase else "")
         for name, phase in measured["phases"].items()
     )
-    chunk, first, peak = measured["chunk_ms"]["p50"], measured["first_frame_s"]["warm"], measured["memory_mib"]["peak"]
-    return f"{rung:15s} {measured['fps']:6.2f} FPS  chunk {chunk:.1f}  {phases}  first {first:.2f} s  peak {peak:.0f} MiB"
+    chunk = measured["chunk_ms"]["p50"]
+    first = measured["first_frame_s"]["warm"]
+    peak = measured["memory_mib"]["peak"]
+    return (
+        f"{rung:15s} {measured['fps']:6.2f} FPS  chunk {chunk:.1f}  {phases}  first {first:.2f} s  peak "
+        f"{peak:.0f} MiB"
+    )
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""Where a chunk's time goes before and after each speed-up, with the floor: a bar for each rung that `ladder.py` measured.
+"""Plot of a chunk's time before and after each speed-up, with the floor: a bar for each rung that
+`ladder.py` measured.
 
 python -m benchmarks.ladder_plot        # docs/pictures/chunk-time.png
 """
@@ -42,7 +43,8 @@ def climbed() -> dict[str, dict[str, Any]]:
             if not re.fullmatch(rf"stream-.*-w\d+-{rung}", file.stem):
                 continue
             report = json.loads(file.read_text())
-            stream, model = report["configuration"]["stream"], report["configuration"]["model"]
+            stream = report["configuration"]["stream"]
+            model = report["configuration"]["model"]
             title = f"{model}, {stream['height']}x{stream['width']}, window {stream['window']}"
             phases = report["measured"]["phases"]
             if phases["rest"]["ms"] > -BESIDE_MS:
@@ -83,7 +85,11 @@ def main() -> None:
     for axes, (title, bars) in zip(every, streams.items(), strict=True):
         draw_stream(axes, title, bars)
     figure.legend(
-        *every[0].get_legend_handles_labels(), loc="outside upper right", fontsize=7, ncols=len(COLOURS), frameon=False
+        *every[0].get_legend_handles_labels(),
+        loc="outside upper right",
+        fontsize=7,
+        ncols=len(COLOURS),
+        frameon=False,
     )
     every[-1].set_xlabel("milliseconds of a chunk")
     figure.savefig(PATH, dpi=120)

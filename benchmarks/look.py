@@ -2,10 +2,11 @@
 
     python -m benchmarks.look
 
-Held-out scenes of Brook's world are filmed as an old brown film would show them; `train data prepare` and `train` with the
-recipe that ships run as a person would run them; the same prompts and seeds are then streamed without the LoRA and with it.
-Colour is the mean distance of a pixel from grey; a brown film has one colour, so hues that differ come together.
-Writes docs/pictures/look.png: three streams before, the same three after.
+Held-out scenes of Brook's world are filmed as an old brown film would show them; `train data prepare` and
+`train` with the recipe that ships run as a person would run them; the same prompts and seeds are then
+streamed without the LoRA and with it. Colour is the mean distance of a pixel from grey; a brown film has one
+colour, so hues that differ come together. Writes docs/pictures/look.png: three streams before, the same three
+after.
 """
 
 from __future__ import annotations
@@ -23,21 +24,24 @@ import torch
 
 from benchmarks.report import RESULTS, write_report
 from millstream.engine.engine import Engine
-from millstream.trainer.data.captions import canonical_captions
-from millstream.trainer.data.preview import as_bytes, tile
-from millstream.trainer.data.render import render
-from millstream.trainer.data.scene import sample_scenes
-from millstream.trainer.recipe_file import RECIPES
+from millstream.train.data.captions import canonical_captions
+from millstream.train.data.preview import as_bytes, tile
+from millstream.train.data.render import render
+from millstream.train.data.scene import sample_scenes
+from millstream.train.recipe import RECIPES
 from millstream.video.picture import png
 from millstream.video.writer import VideoWriter
 
-CLIPS, SEED, PICTURES = 12, 99, 40
+CLIPS = 12
+SEED = 99
+PICTURES = 40
 PROMPTS = (
     "a large red boat drifting slowly on the sea at dawn in clear weather",
     "a small green fish swimming in the sea by day in clear weather",
     "a large blue balloon rising slowly over the city at night in the snow",
 )
-CHUNKS, SHOWN = 3, (0, 8, 16, 24, 32)
+CHUNKS = 3
+SHOWN = (0, 8, 16, 24, 32)
 PICTURE = RESULTS.parents[1] / "docs" / "pictures" / "look.png"
 
 
@@ -51,14 +55,18 @@ def film(folder: Path) -> None:
     """Videos with captions beside them, as people keep them."""
     scenes = sample_scenes(CLIPS, seed=SEED, held_out=True)
     for number, caption in enumerate(canonical_captions(scenes)):
-        clip = as_bytes(render(scenes[number : number + 1], start=100, frames=PICTURES, size=(256, 256)))[0].numpy()
+        clip = as_bytes(render(scenes[number : number + 1], start=100, frames=PICTURES, size=(256, 256)))[
+            0
+        ].numpy()
         with VideoWriter(folder / f"{number:02d}.mp4", fps=16.0) as writer:
             writer.write(old_film(clip))
         (folder / f"{number:02d}.txt").write_text(caption)
 
 
 def millstream(*words: str | Path) -> None:
-    subprocess.run([sys.executable, "-m", "millstream", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "millstream", *map(str, words)], check=True, stdout=subprocess.DEVNULL
+    )
 
 
 def streams(lora: Path | None) -> np.ndarray:
@@ -71,7 +79,8 @@ def streams(lora: Path | None) -> np.ndarray:
 
 
 def hue_spread(pictures_PTHW3: np.ndarray) -> float:
-    """How far the streams' colours are from one another: the standard deviation of red minus blue and of green."""
+    """Measure how far the streams' colours are from one another: the standard deviation of red minus blue and
+    of green."""
     colours = pictures_PTHW3.reshape(-1, 3).astype(np.float32) / 255
     chroma = colours - colours.mean(axis=1, keepdims=True)
     return float(chroma.std(axis=0).mean())
@@ -89,7 +98,9 @@ def main() -> None:
     parser.add_argument("--lora", type=Path, help="one that was trained already")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
-        folder, seconds, lora = Path(made), None, options.lora
+        folder = Path(made)
+        seconds = None
+        lora = options.lora
         if lora is None:
             (folder / "videos").mkdir()
             film(folder / "videos")
@@ -97,8 +108,10 @@ def main() -> None:
             shutil.copy(RECIPES / "lora-brook.toml", folder)
             begun = time.perf_counter()
             millstream("train", folder / "lora-brook.toml")
-            seconds, lora = time.perf_counter() - begun, folder / "lora-brook" / "lora.safetensors"
-        before, after = streams(None), streams(lora)
+            seconds = time.perf_counter() - begun
+            lora = folder / "lora-brook" / "lora.safetensors"
+        before = streams(None)
+        after = streams(lora)
     measured = {
         "training_seconds": seconds,
         "hue_spread": {"before": hue_spread(before), "after": hue_spread(after)},

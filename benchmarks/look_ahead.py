@@ -1,12 +1,14 @@
-"""How much sooner a change is there when it was made ahead, what that does to others, and whether bits stay what they are.
+"""Time that looking ahead saves a change, what it costs other sessions, and a check that bits stay
+what they are.
 
     python -m benchmarks.look_ahead
     python -m benchmarks.look_ahead --device cuda --model wan2.1-t2v-1.3b --weights random --size 480x832 --window 9 --fast on
 
 One service, one person who changes the prompt at random moments, in four ways that take turns: `off` (nothing
-is made ahead), `asked` (only what was sent already), `right` (a draft, then the same prompt), `wrong` (a draft, then another).
-Change to frame is from the control to the frames of the chunk that it first shows in. First the person is alone, then there are
-others who only watch; their continuity is compared between the ways. At the end every journal is replayed.
+is made ahead), `asked` (only what was sent already), `right` (a draft, then the same prompt), `wrong` (a
+draft, then another). Change to frame is from the control to the frames of the chunk that it first shows in.
+First the person is alone, then there are others who only watch; their continuity is compared between the
+ways. At the end every journal is replayed.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ from millstream.core.controls import SetPrompt, WeightedPrompt
 from millstream.engine.engine import Engine
 from millstream.engine.replay import replay
 from millstream.serving.admission_types import AdmissionConfig
-from millstream.serving.notices import Notice, Pictured
+from millstream.serving.notices import Notice
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest
+from millstream.session.chunk import Chunk
 from millstream.session.journal import JournalWriter, read_journal
 from millstream.session.session import Session
 
@@ -54,10 +57,10 @@ class Person:
     def tell(self, notice: Notice) -> None:
         self.heard.put((time.monotonic(), notice))
 
-    def next_chunk(self) -> tuple[float, Pictured]:
+    def next_chunk(self) -> tuple[float, Chunk]:
         while True:
             at, notice = self.heard.get(timeout=PATIENCE_S)
-            if isinstance(notice, Pictured):
+            if isinstance(notice, Chunk):
                 return at, notice
 
 
@@ -74,16 +77,19 @@ class Stage:
     count: int = 0
 
     def open(self, name: str) -> Person:
-        person, engine = Person(name), self.service.engine
+        person = Person(name)
+        engine = self.service.engine
         journal = JournalWriter(self.folder / f"{name}.jsonl", engine.journal_header(self.config, name))
         prompts = (WeightedPrompt("a boat on the sea"),)
-        self.service.open(OpenRequest(session_id=name, prompts=prompts, config=self.config, journal=journal), person.tell)
+        self.service.open(
+            OpenRequest(session_id=name, prompts=prompts, config=self.config, journal=journal), person.tell
+        )
         self.service.watch(name)
         return person
 
     def change(self, person: Person, way: str, moment: float) -> float:
-        """Seconds from a change to its frames. Somebody types from the first of some chunks on, and sends after this share of
-        the time between two chunks."""
+        """Seconds from a change to its frames. Somebody types from the first of some chunks on, and sends
+        after this share of the time between two chunks."""
         self.count += 1
         self.service.ahead.is_on = way != "off"
         wanted = SetPrompt(prompt=f"a boat on the sea, number {self.count}")
@@ -97,12 +103,14 @@ class Stage:
         self.service.draft(person.name, None)
         while True:
             at, notice = person.next_chunk()
-            if receipt.control_id in [each.control_id for each in notice.chunk.receipts]:
+            if receipt.control_id in [each.control_id for each in notice.receipts]:
                 return at - asked
 
     def stalled(self, person: Person) -> dict[str, float]:
-        """Of all others, ever."""
-        others = [each for each in self.service.metrics().scheduler.sessions if each.session_id != person.name]
+        """Return totals of all other sessions since they began: seconds stalled and played, misses."""
+        others = [
+            each for each in self.service.metrics().scheduler.sessions if each.session_id != person.name
+        ]
         return {
             "stalled_s": sum(each.stalled_s for each in others),
             "played_s": sum(each.played_s for each in others),
@@ -111,8 +119,9 @@ class Stage:
 
 
 def measure(stage: Stage, person: Person, rounds: int) -> dict[str, Any]:
-    """All ways in turns, in another order and at another moment each round."""
-    seconds, others = defaultdict[str, list[float]](list), defaultdict[str, defaultdict[str, float]](lambda: defaultdict(float))
+    """Measure all ways in turns, in another order and at another moment each round."""
+    seconds = defaultdict[str, list[float]](list)
+    others = defaultdict[str, defaultdict[str, float]](lambda: defaultdict(float))
     before = stage.service.metrics().look_ahead
     for number in range(rounds):
         moment = (number + stage.chance.random()) / rounds
@@ -121,7 +130,8 @@ def measure(stage: Stage, person: Person, rounds: int) -> dict[str, Any]:
             seconds[way].append(stage.change(person, way, moment))
             for name, value in stage.stalled(person).items():
                 others[way][name] += value - since[name]
-    after, off = stage.service.metrics().look_ahead, statistics.mean(seconds["off"])
+    after = stage.service.metrics().look_ahead
+    off = statistics.mean(seconds["off"])
     return {
         "made": after.made - before.made,
         "taken": after.taken - before.taken,
@@ -134,7 +144,10 @@ def measure(stage: Stage, person: Person, rounds: int) -> dict[str, Any]:
             for way in WAYS
         },
         "others": {
-            way: {**figures, "continuity": figures["played_s"] / max(1e-9, figures["played_s"] + figures["stalled_s"])}
+            way: {
+                **figures,
+                "continuity": figures["played_s"] / max(1e-9, figures["played_s"] + figures["stalled_s"]),
+            }
             for way, figures in others.items()
             if figures["played_s"]
         },
@@ -142,17 +155,18 @@ def measure(stage: Stage, person: Person, rounds: int) -> dict[str, Any]:
 
 
 def chunk_s(engine: Engine, session: Session) -> float:
-    """What a chunk of a full window takes at most."""
+    """Return the most seconds that a chunk with a full window took."""
     took = []
     for chunk in session.stream(session.config.chunks_to_fill + TIMED):
-        engine.settle(session.id)
+        engine.run_commit(session.id)
         took.append(chunk.timing.total_ms / 1e3)
     return max(took[-TIMED:])
 
 
 def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     engine, session = make_session(options)
-    config, took_s = session.config, chunk_s(engine, session)
+    config = session.config
+    took_s = chunk_s(engine, session)
     session.close()
     admission = AdmissionConfig(memory_bytes=PLACES, max_waiting=0, share=1.0)
     service = Service(engine, admission=admission, session_bytes=lambda config: 1, look_ahead=True)
@@ -160,7 +174,9 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], dict
     try:
         assert service.ready.wait(600), "the model did not warm up"
         fps = options.load * pixel_frames(1, config.frames_per_chunk) / took_s
-        stage = Stage(service, replace(config, fps=fps), folder, random.Random(options.seed), took_s / options.load)
+        stage = Stage(
+            service, replace(config, fps=fps), folder, random.Random(options.seed), took_s / options.load
+        )
         person = stage.open("steered")
         measured = {"chunk_s": took_s, "fps": fps, "alone": measure(stage, person, options.rounds)}
         for number in range(options.others):
@@ -168,7 +184,9 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], dict
         measured["beside_others"] = measure(stage, person, options.rounds) if options.others else None
     finally:
         service.close()
-    return {"stream": str(config), "device": str(engine.device)}, measured | {"replayed": replayed(engine, folder)}
+    return {"stream": str(config), "device": str(engine.device)}, measured | {
+        "replayed": replayed(engine, folder)
+    }
 
 
 def replayed(engine: Engine, folder: Path) -> dict[str, int]:
@@ -177,7 +195,9 @@ def replayed(engine: Engine, folder: Path) -> dict[str, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_stream_options(parser)
     parser.set_defaults(model="wan-tiny", weights="random", size="32x48", window=6)
     parser.add_argument("--load", type=float, default=0.3, help="share of the device that one session needs")

@@ -2,9 +2,10 @@
 
     python -m benchmarks.low_attention        # results/low_attention.json
 
-The engine's kernels, with means taken away as it has chosen, and without. Errors are relative to float32, of some queries:
-once on normal numbers, the hardest case since what is averaged is noise; once where keys and values have something in common
-beside it, which the errors are without. `gain` is how much of the answer is left: sums of e4m3 products have few places.
+The engine's kernels, with means taken away as it has chosen, and without. Errors are relative to float32, of
+some queries: once on normal numbers, the hardest case since what is averaged is noise; once where keys and
+values have something in common beside it, which the errors are without. `gain` is how much of the answer is
+left: sums of e4m3 products have few places.
 Shapes: L queries, S keys, N heads, H head width.
 """
 
@@ -23,16 +24,18 @@ from benchmarks.report import write_report
 from millstream.commands.bench.floor import repeated, timed_ms
 from millstream.ops.attention import attend, attend_in_shares
 from millstream.ops.low_attention import attend_packed
-from millstream.ops.packed import Packed, PackedQueries
-from millstream.ops.packing import pack_runs
+from millstream.ops.quantise_kv import pack_runs
+from millstream.ops.quantised_kv import PackedQueries, QuantisedKV
 from millstream.ops.rows import finish_attention
 
-HEAD_WIDTH, ROUND = 128, 128
-GPU, BF16 = torch.device("cuda"), torch.bfloat16
+HEAD_WIDTH = 128
+ROUND = 128
+GPU = torch.device("cuda")
+BF16 = torch.bfloat16
 COMMON = 4.0
-"""How large what keys and values have in common is, of what they have not."""
+"""Size of the part that all keys and values share, relative to the part they do not."""
 WAYS = {"8 bits": True, "8 bits, no means": False}
-"""Whether means are taken away."""
+"""Ways to compute attention in 8 bits, with whether means are subtracted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,12 +61,15 @@ class Numbers:
     k_1SNH: Tensor
     v_1SNH: Tensor
     middle_1NH: Tensor
-    """What all values have in common."""
+    """Part that all values share."""
 
     @staticmethod
     def random(shape: Shape, common: float) -> Numbers:
         torch.manual_seed(0)
-        q, k, v = (torch.randn(1, n, shape.heads, HEAD_WIDTH, device=GPU) for n in (shape.queries, shape.keys, shape.keys))
+        q, k, v = (
+            torch.randn(1, n, shape.heads, HEAD_WIDTH, device=GPU)
+            for n in (shape.queries, shape.keys, shape.keys)
+        )
         of_k, of_v = (common * torch.randn(1, shape.heads, HEAD_WIDTH, device=GPU) for _ in range(2))
         return Numbers(q.to(BF16), (k + of_k).to(BF16), (v + of_v).to(BF16), of_v)
 
@@ -79,9 +85,10 @@ def timed(work: Callable[[], object], times: int = 20) -> float:
     return timed_ms(repeated(work, times), GPU) / times
 
 
-def packed_of(numbers: Numbers, means: bool) -> Packed:
-    k, v = numbers.k_1SNH, numbers.v_1SNH
-    packed = Packed.room(1, *k.shape[1:], device=GPU)
+def packed_of(numbers: Numbers, means: bool) -> QuantisedKV:
+    k = numbers.k_1SNH
+    v = numbers.v_1SNH
+    packed = QuantisedKV.room(1, *k.shape[1:], device=GPU)
     if means:
         packed.k_mean_RNH.copy_(k.mean(1, dtype=torch.float32))
         packed.v_mean_RNH.copy_(v.mean(1, dtype=torch.float32))
@@ -90,8 +97,10 @@ def packed_of(numbers: Numbers, means: bool) -> Packed:
 
 
 def costs(shape: Shape, common: float, means: bool) -> dict[str, float]:
-    numbers, some = Numbers.random(shape, common), slice(0, 256)
-    asked, packed = PackedQueries.of(numbers.q_1LNH[:, some].contiguous()), packed_of(numbers, means)
+    numbers = Numbers.random(shape, common)
+    some = slice(0, 256)
+    asked = PackedQueries.of(numbers.q_1LNH[:, some].contiguous())
+    packed = packed_of(numbers, means)
     found = attend_packed(asked, packed, shape.keys, dtype=torch.float32) - numbers.middle_1NH
     wanted = numbers.exact(some)
     error = float((found - wanted).norm() / wanted.norm())
@@ -100,7 +109,9 @@ def costs(shape: Shape, common: float, means: bool) -> dict[str, float]:
 
 def cudnn(numbers: Numbers, shape: Shape) -> dict[str, float]:
     """As they are, and over a round number of them."""
-    q, k, v = numbers.q_1LNH, numbers.k_1SNH, numbers.v_1SNH
+    q = numbers.q_1LNH
+    k = numbers.k_1SNH
+    v = numbers.v_1SNH
     zeros = -shape.keys % ROUND
     round_k, round_v = (F.pad(x, (0, 0, 0, 0, 0, zeros)) for x in (k, v))
 
@@ -116,7 +127,8 @@ def measure(shape: Shape) -> dict[str, dict[str, float]]:
     times = cudnn(numbers, shape)
     found: dict[str, dict[str, float]] = {}
     for name, means in WAYS.items():
-        asked, packed = PackedQueries.of(numbers.q_1LNH), packed_of(numbers, means)
+        asked = PackedQueries.of(numbers.q_1LNH)
+        packed = packed_of(numbers, means)
         times[name] = timed(partial(attend_packed, asked, packed, shape.keys, dtype=BF16))
         found[name] = costs(shape, 0.0, means)
         found[name] |= {f"{what} in common": cost for what, cost in costs(shape, COMMON, means).items()}

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.report import RESULTS
 
 Tables = Mapping[str, Callable[[], Iterable[str]]]
-"""Of one page, by the name of their marks."""
+"""Tables of one page, by the name of their marks."""
 
 
 def report_of(name: str) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def report_of(name: str) -> dict[str, Any]:
 
 
 def is_there(name: str) -> bool:
-    """Whether such a result was measured: those of a GPU come later than what they are shown in."""
+    """Return whether such a result was measured; those of a GPU come later than the page that shows them."""
     return (RESULTS / f"{name}.json").exists()
 
 
@@ -38,7 +38,7 @@ def write_tables(page: Path, tables: Tables) -> None:
 
 
 def write_between(page: Path, name: str, lines: Iterable[str]) -> None:
-    """In the place of what was there."""
+    """Replace the lines that were there."""
     page.write_text(put_between(page.read_text(), name, lines))
 
 

@@ -1,13 +1,14 @@
-"""What a tensor-parallel rank's calls take with sums and collects in its peers' memory (`--fast on,peer_memory`). One GPU.
+"""Time a tensor-parallel rank's calls with sums and collects in its peers' memory (`--fast on,peer_memory`).
+One GPU.
 
     python -m benchmarks.peer_sums                                      # the 1.3B and the 14B, bf16 and fp8, tp2, tp4, tp8
     python -m benchmarks.peer_sums --only 14b-fp8 --splits tp2 tp4      # the others stay as they were, each with its commit
     python -m benchmarks.distributed_page                               # writes the last result into docs/distributed.md
 
-A rank's share alone, as in `benchmarks.shares`, in turns with the one whose collectives are copies. Here the peers' memory is
-on the same card: the kernels that sum and write there are timed without a link, and a meeting of all ranks takes nothing. The
-page adds what is stated: a meeting's time, and all bytes between cards at the link's rate. Peers' bytes are thus counted twice,
-once at this card's rate.
+A rank's share runs alone, as in `benchmarks.shares`, in turns with the share whose collectives are copies.
+Here the peers' memory is on the same card: the kernels that sum and write there are timed without a link, and
+a meeting of all ranks takes no time. The page adds the planner's values: a meeting's time, and all bytes
+between cards at the link's rate. Peers' bytes are thus counted twice, once at this card's rate.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from benchmarks.pages import row
 from benchmarks.report import RESULTS, write_report
 from benchmarks.sent import MEETING_US, listed, sent_ms
 from benchmarks.shares import CARDS, CASES, GPU, TURN, TURNS, Case, Chunks, asked, predict, shown
-from millstream.commands.report import current_commit
+from millstream.commands.report import row_origin
 from millstream.core.topology import Topology
-from millstream.parallel.peer_memory import MakeBuffer, PeerBuffer, PeerMemory
+from millstream.experiments.peer_memory import MakeBuffer, PeerBuffer, PeerMemory
 from millstream.planner.hardware import find_device
 
 SPLITS = ("tp2", "tp4", "tp8")
@@ -46,8 +47,10 @@ def on_this_card(ranks: int) -> MakeBuffer:
 @torch.inference_mode()
 def measure(case: Case, split: str) -> dict[str, Any]:
     topology = Topology.parse(f"front+{split}")
-    fused, copies = Chunks(case, topology, peers=PeerMemory(on_this_card(topology.tp))), Chunks(case, topology)
-    sent, sent_by_copies = fused.warm_up(), copies.warm_up()
+    fused = Chunks(case, topology, peers=PeerMemory(on_this_card(topology.tp)))
+    copies = Chunks(case, topology)
+    sent = fused.warm_up()
+    sent_by_copies = copies.warm_up()
     turns = [(fused.timed_ms(), copies.timed_ms()) for _ in range(TURNS)]
     return {
         "share_ms": statistics.median(ours for ours, _ in turns),
@@ -55,13 +58,14 @@ def measure(case: Case, split: str) -> dict[str, Any]:
         "of_copies": statistics.median(ours / theirs for ours, theirs in turns),
         "sent": listed(sent),
         "sent_by_copies": listed(sent_by_copies),
-        "commit": current_commit(),
+        **row_origin(),
     }
 
 
 def tables(report: dict[str, Any]) -> Iterator[str]:
     """For docs/distributed.md."""
-    measured, fps = report["measured"], tuple(f"FPS, {card}" for card in CARDS)
+    measured = report["measured"]
+    fps = tuple(f"FPS, {card}" for card in CARDS)
     heads = ("split", "a rank's calls", "of those with copies", "between H200, stated", "NCCL, stated", *fps)
     for name, found in measured.items():
         case = CASES[name]
@@ -76,8 +80,8 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _cells(case: Case, split: str, found: dict[str, Any]) -> list[str]:
-    """Frames a second as predicted, with pictures on one card and in tiles where those were measured; in brackets the better of
-    NCCL's collectives."""
+    """Frames a second as predicted, with pictures on one card and in tiles where those were measured; in
+    brackets the better of NCCL's collectives."""
     ranks = Topology.parse(f"front+{split}").tp
     copies = {"share_ms": found["copies_ms"], "sent": found["sent_by_copies"]}
 
@@ -95,13 +99,20 @@ def main() -> None:
     options = asked(__doc__, list(SPLITS))
     before = json.loads(FOUND.read_text())["measured"] if FOUND.exists() else {}
     assert torch.cuda.is_available(), f"needs a CUDA GPU, {GPU} is not here"
-    measured: dict[str, Any] = {name: before.get(name, {}) for name in CASES if name in before or name in options.only}
+    measured: dict[str, Any] = {
+        name: before.get(name, {}) for name in CASES if name in before or name in options.only
+    }
     for name, split in itertools.product(options.only, options.splits):
         if CASES[name].spec.dit.heads % Topology.parse(f"front+{split}").tp:
             continue
         measured[name][split] = found = measure(CASES[name], split)
-        print(f"{name} {split}: {found['share_ms']:.1f} ms, {found['of_copies']:.3f} of the same with copies", flush=True)
-        write_report("peer_sums", {"turns": TURNS, "chunks_of_a_turn": TURN, "meeting_us": MEETING_US}, measured)
+        print(
+            f"{name} {split}: {found['share_ms']:.1f} ms, {found['of_copies']:.3f} of the same with copies",
+            flush=True,
+        )
+        write_report(
+            "peer_sums", {"turns": TURNS, "chunks_of_a_turn": TURN, "meeting_us": MEETING_US}, measured
+        )
         gc.collect()
         torch.cuda.empty_cache()
 

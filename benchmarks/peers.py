@@ -1,6 +1,6 @@
-"""What others ship for the same models, run here with random weights: their modules, their cache, their decoder.
+"""Other projects' code for the same models, run here with random weights: their modules, cache and decoder.
 
-Each says why it cannot run where it cannot. Attention is what each of them picks on this machine.
+Each gives a reason where it cannot run. Attention is the kernel that each of them picks on this machine.
 Shapes: F frames a chunk, C latent channels, Y and X latent rows and columns.
 """
 
@@ -18,13 +18,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from millstream.core.chunk_work import tokens_per_frame
 from millstream.core.config import DiTConfig, ModelSpec, StreamConfig, VAEConfig
-from millstream.planner.memory import tokens_per_frame
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """What is to be run, and where."""
+    """Model, stream and device to run."""
 
     spec: ModelSpec
     stream: StreamConfig
@@ -34,7 +34,7 @@ class Stage:
 
     @property
     def calls(self) -> int:
-        """Of a chunk: its steps and the commit."""
+        """Model calls of a chunk: its steps and the commit."""
         return len(self.stream.steps) + 1
 
     def latents(self, frames: int) -> Tensor:
@@ -52,7 +52,8 @@ class Peer(Protocol):
         """Why it cannot run here; empty if it can."""
 
     def measure(self, stage: Stage) -> dict[str, Any]:
-        """Milliseconds of a chunk with the window full: `calls_ms`, `decode_ms`; and what must be known to judge them."""
+        """Milliseconds of a chunk with the window full: `calls_ms`, `decode_ms`; and what must be known to
+        judge them."""
 
 
 class Diffusers:
@@ -65,7 +66,9 @@ class Diffusers:
     def measure(self, stage: Stage) -> dict[str, Any]:
         return {
             "calls_ms": _timed(_diffusers_call(stage), stage) * stage.calls,
-            "decode_ms": _timed(_diffusers_decode(stage, 7), stage) - _timed(_diffusers_decode(stage, 4), stage),
+            "decode_ms": _timed(_diffusers_decode(stage, 7), stage)
+            - _timed(_diffusers_decode(stage, 4), stage),
+            "replaced": "its self-attention over a chunk's own keys, by the same function over the window's",
             "note": "WanTransformer3DModel with the window's keys put under its attention; AutoencoderKLWan, "
             "three latents in the middle of a sequence; it reads the prompt in every call",
             "version": importlib.metadata.version("diffusers"),
@@ -76,7 +79,9 @@ class StreamDiffusionV2:
     name = "streamdiffusionv2"
 
     def why_not(self) -> str:
-        return _missing("streamdiffusionv2") or _unimportable("models.wan.causal_model", "models.wan.wan_base.modules.vae")
+        return _missing("streamdiffusionv2") or _unimportable(
+            "models.wan.causal_model", "models.wan.wan_base.modules.vae"
+        )
 
     @torch.inference_mode()
     def measure(self, stage: Stage) -> dict[str, Any]:
@@ -86,6 +91,7 @@ class StreamDiffusionV2:
         return {
             "calls_ms": calls_ms,
             "decode_ms": _timed(_stream_diffusion_decode(stage), stage, warm_up=2),
+            "replaced": "",
             "note": "CausalWanModel over its own cache; its VAE's stream_decode",
             "flash_attn": not _missing("flash_attn") or not _missing("flash_attn_3"),
             "version": importlib.metadata.version("streamdiffusionv2"),
@@ -111,8 +117,10 @@ def _diffusers_call(stage: Stage) -> Callable[[], object]:
             num_layers=dit.layers,
         )
     model = model.to(stage.dtype).eval()
-    latents, text = stage.latents(stage.stream.frames_per_chunk), stage.random(1, dit.text_tokens, dit.text_width)
-    level, window = torch.full((1,), 500.0, device=stage.device), _window(stage)
+    latents = stage.latents(stage.stream.frames_per_chunk)
+    text = stage.random(1, dit.text_tokens, dit.text_width)
+    level = torch.full((1,), 500.0, device=stage.device)
+    window = _window(stage)
 
     def call() -> None:
         with _attending_to(window):
@@ -149,25 +157,35 @@ def _diffusers_decode(stage: Stage, frames: int) -> Callable[[], object]:
     vae = _vae_config(stage)
     with torch.device(stage.device):
         model = AutoencoderKLWan(base_dim=vae.width, z_dim=vae.channels, num_res_blocks=vae.res_blocks)
-    model, latents = model.to(stage.dtype).eval(), stage.latents(frames)
+    model = model.to(stage.dtype).eval()
+    latents = stage.latents(frames)
     return lambda: model.decode(latents)
 
 
 def _stream_diffusion_chunk(stage: Stage) -> Callable[[], object]:
     from models.wan.causal_model import CausalWanModel  # type: ignore[import-not-found]  # of their checkout
 
-    dit, frames = stage.spec.dit, stage.stream.frames_per_chunk
+    dit = stage.spec.dit
+    frames = stage.stream.frames_per_chunk
     with torch.device(stage.device):
         model: Any = CausalWanModel(
-            dim=dit.width, ffn_dim=dit.ffn, num_heads=dit.heads, num_layers=dit.layers, text_dim=dit.text_width
+            dim=dit.width,
+            ffn_dim=dit.ffn,
+            num_heads=dit.heads,
+            num_layers=dit.layers,
+            text_dim=dit.text_width,
         )
     model = model.to(stage.dtype).eval()
     for block in model.blocks:
-        block.self_attn.sink_size, block.self_attn.adapt_sink_thr = 0, -1
-    latents, text = stage.latents(frames), stage.random(1, dit.text_tokens, dit.text_width)
+        block.self_attn.sink_size = 0
+        block.self_attn.adapt_sink_thr = -1
+    latents = stage.latents(frames)
+    text = stage.random(1, dit.text_tokens, dit.text_width)
     level = torch.full((1, frames), 500.0, device=stage.device)
-    caches, prompts = _their_caches(stage, dit), [_their_prompt(stage, dit) for _ in range(dit.layers)]
-    tokens, start = frames * tokens_per_frame(dit, stage.stream), [0]
+    caches = _their_caches(stage, dit)
+    prompts = [_their_prompt(stage, dit) for _ in range(dit.layers)]
+    tokens = frames * tokens_per_frame(dit, stage.stream)
+    start = [0]
 
     def chunk() -> None:
         place = torch.tensor([start[0]], device=stage.device)
@@ -190,7 +208,10 @@ def _stream_diffusion_chunk(stage: Stage) -> Callable[[], object]:
 def _their_caches(stage: Stage, dit: DiTConfig) -> list[dict[str, Any]]:
     def cache() -> dict[str, Any]:
         k, v = _window(stage)
-        ends = {name: torch.zeros(1, dtype=torch.long, device=stage.device) for name in ("global_end_index", "local_end_index")}
+        ends = {
+            name: torch.zeros(1, dtype=torch.long, device=stage.device)
+            for name in ("global_end_index", "local_end_index")
+        }
         return {"k": k, "v": v, **ends, "total_steps": stage.calls, "current_step": stage.calls}
 
     return [cache() for _ in range(dit.layers)]

@@ -33,9 +33,12 @@ def ladder() -> Iterator[str]:
 
 
 def rung_row(rung: str, report: dict[str, Any]) -> str:
-    measured, stream = report["measured"], report["configuration"]["stream"]
-    phases, chunk = measured["phases"], measured["chunk_ms"]["p50"]
-    calls, decode = sum(phases[name]["ms"] for name in CALLS), phases["decode"]["ms"]
+    measured = report["measured"]
+    stream = report["configuration"]["stream"]
+    phases = measured["phases"]
+    chunk = measured["chunk_ms"]["p50"]
+    calls = sum(phases[name]["ms"] for name in CALLS)
+    decode = phases["decode"]["ms"]
     floors = [sum(phases[name].get(f"{kind}_ms", 0.0) for name in CALLS) for kind in ("floor", "even_floor")]
     cells = [
         f"{report['configuration']['model']} {stream['height']}x{stream['width']}, window {stream['window']}",
@@ -54,11 +57,13 @@ def rung_row(rung: str, report: dict[str, Any]) -> str:
 
 
 def peers() -> Iterator[str]:
+    notes: dict[str, str] = {}
     yield "| stream | who | chunk ms | calls | decode | ours in bf16 is faster | in fp8 |"
     yield "|---|---|---|---|---|---|---|"
     for file in sorted(RESULTS.glob("compare-*.json")):
         report = report_of(file.stem)
-        measured, config = report["measured"], report["configuration"]
+        measured = report["measured"]
+        config = report["configuration"]
         stream = f"{config['model']} {config['size']}, window {config['window']}"
         for name, found in (measured["peers"] | measured["ours"]).items():
             if "cannot_run" in found:
@@ -67,9 +72,23 @@ def peers() -> Iterator[str]:
             times = [measured["times_faster"][way].get(name) for way in ("bf16", "fp8")]
             ratios = [f"{each['chunk']:.2f} times" if each else "" for each in times]
             package, *setup = name.split(", ")
-            label = ", ".join([f"{package} {found['version']}", *setup]) if "version" in found else f"ours, {name}"
-            cells = [stream, label, *(f"{found[key]:.0f}" for key in ("chunk_ms", "calls_ms", "decode_ms")), *ratios]
+            label = (
+                ", ".join([f"{package} {found['version']}", *setup])
+                if "version" in found
+                else f"ours, {name}"
+            )
+            cells = [
+                stream,
+                label,
+                *(f"{found[key]:.0f}" for key in ("chunk_ms", "calls_ms", "decode_ms")),
+                *ratios,
+            ]
             yield row(cells)
+            if "note" in found:
+                replaced = f"; replaced: {found['replaced']}" if found.get("replaced") else ""
+                notes[package] = f"{found['note']}{replaced}"
+    yield ""
+    yield from (f"- *{package}*: {note}." for package, note in notes.items())
 
 
 def quality() -> Iterator[str]:
@@ -88,7 +107,8 @@ def sessions() -> Iterator[str]:
     yield "|---|---|---|---|"
     for file in sorted(RESULTS.glob("sessions-*.json")):
         report = report_of(file.stem)
-        measured, stream = report["measured"], report["configuration"]["stream"]
+        measured = report["measured"]
+        stream = report["configuration"]["stream"]
         how = "in shared calls" if measured["together"] else "in turns"
         memory = measured["memory_mib"]
         yield row(
@@ -105,13 +125,16 @@ NAMES = {"raw": "raw", "jpeg": "JPEG", "mp4": "H.264"}
 
 
 def served() -> Iterator[str]:
-    """What viewers get, beside what `bench stream` makes in the same run."""
+    """Yield the table of rates that viewers get, beside the rate of `bench stream` in the same run."""
     yield "| stream | `bench stream` | served | first chunk | together | promised | lowest continuity |"
     yield "|---|---|---|---|---|---|---|"
     for file in sorted(RESULTS.glob("served-*.json")):
         measured = report_of(file.stem)["measured"]
-        streams, crowds = measured["one_unpaced_stream"], measured["crowds"]
-        together = [f"{each['unpaced_fps']:.1f} ({each['people']})" for each in crowds if "unpaced_fps" in each]
+        streams = measured["one_unpaced_stream"]
+        crowds = measured["crowds"]
+        together = [
+            f"{each['unpaced_fps']:.1f} ({each['people']})" for each in crowds if "unpaced_fps" in each
+        ]
         cells = [
             file.stem.removeprefix("served-"),
             f"{measured['bench_stream']['fps']:.1f}",

@@ -1,15 +1,17 @@
-"""What each rank of a pipeline does when: every schedule runs for real, and its bubble is held against the formula's.
+"""Measure what each rank of a pipeline does when: every schedule really runs, and its bubble is compared with
+the formula's.
 
     python -m benchmarks.pipeline_timelines
     python -m benchmarks.pipeline_timelines --page      # draws the last result again and writes it into docs/training.md
 
-Ranks, schedules, messages and gradients are real, what blocks do is a sleep (`course/chapters/pipeline_parallel/timelines.py`):
-other programs on the machine take little from it, and nothing here says how fast a model is. Of several steps the quickest is
-shown.
+Ranks, schedules, messages and gradients are real; the work of blocks is a sleep
+(`course/chapters/pipeline_parallel/timelines.py`). Other programs on the machine disturb it little, and
+nothing here says how fast a model is. The quickest of several steps is shown.
 
-`formula` is the planner's, for passes that take equally long and messages that take no time. `replayed` takes the order that
-ran and what its passes took on average, part by part, still without messages: what the formula leaves out because passes are
-unequal is between the two, and what messages and Python take is between `replayed` and `measured`.
+`formula` is the planner's, for passes of equal length and messages that take no time. `replayed` uses the
+order that ran and the mean time of its passes, part by part, still without messages. The difference between
+the two is due to unequal passes; the difference between `replayed` and `measured` is due to messages and
+Python.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any, get_args
 
 from benchmarks.pages import row, write_between
 from benchmarks.report import RESULTS, write_report
-from millstream.course.chapters.pipeline_parallel.timelines import (
+from course.chapters.pipeline_parallel.timelines import (
     MICRO_BATCHES,
     MODEL,
     RANKS,
@@ -35,8 +37,8 @@ from millstream.course.chapters.pipeline_parallel.timelines import (
     seconds_of,
     waits,
 )
-from millstream.parallel.training.plan import ParallelPlan, Schedule
 from millstream.planner.bubbles import TRAINED, bubble
+from millstream.train.parallel.plan import ParallelPlan, Schedule
 
 STEPS = 8
 PAGE, PICTURE = (RESULTS.parents[1] / "docs" / path for path in ("training.md", "pictures/pipelines.png"))
@@ -65,7 +67,16 @@ def measure(schedule: Schedule) -> dict[str, Any]:
         "all_steps_ms": [round(1e3 * seconds_of(step), 1) for step in steps],
         "pass_ms": {f"{kind}{part}": round(1e3 * taken, 1) for (kind, part), taken in sorted(times.items())},
         "actions": [
-            [[a.kind, a.part, a.micro_batch, round(1e3 * (a.begin_s - begun), 2), round(1e3 * a.seconds, 2)] for a in rank]
+            [
+                [
+                    a.kind,
+                    a.part,
+                    a.micro_batch,
+                    round(1e3 * (a.begin_s - begun), 2),
+                    round(1e3 * a.seconds, 2),
+                ]
+                for a in rank
+            ]
             for rank in quickest
         ],
     }
@@ -78,7 +89,10 @@ def table(report: Mapping[str, Any]) -> Iterator[str]:
         shares = (f"{each[name]:.1%}" for name in ("formula", "replayed", "measured"))
         yield row((NAMES[each["schedule"]], *shares, f"{each['step_ms']:.0f} ms"))
     yield ""
-    about = f"{RANKS} ranks, {MICRO_BATCHES} micro-batches, {MODEL.layers} blocks that sleep {1e3 * SLEEP_S:.0f} ms three times"
+    about = (
+        f"{RANKS} ranks, {MICRO_BATCHES} micro-batches, {MODEL.layers} blocks that sleep "
+        f"{1e3 * SLEEP_S:.0f} ms three times"
+    )
     yield f"{about}; torch {report['versions']['torch']}, commit `{report['commit']}`."
 
 
@@ -98,12 +112,30 @@ def draw(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     for axes, each in zip(every, rows, strict=True):
         for rank, actions in enumerate(each["actions"]):
             for kind, part, micro_batch, begin, length in actions:
-                axes.barh(-rank, length, left=begin, height=0.84, color=colours[kind][part // RANKS], edgecolor="white", lw=0.5)
+                axes.barh(
+                    -rank,
+                    length,
+                    left=begin,
+                    height=0.84,
+                    color=colours[kind][part // RANKS],
+                    edgecolor="white",
+                    lw=0.5,
+                )
                 if length > 0.005 * longest:  # the first part has no inputs to give gradients for
-                    axes.text(begin + length / 2, -rank, micro_batch, ha="center", va="center", fontsize=7, color="white")
+                    axes.text(
+                        begin + length / 2,
+                        -rank,
+                        micro_batch,
+                        ha="center",
+                        va="center",
+                        fontsize=7,
+                        color="white",
+                    )
         said = f"waits {each['measured']:.0%}, by the formula {each['formula']:.0%}"
         axes.set_title(f"{NAMES[each['schedule']]}: {said}", fontsize=9, loc="left")
-        axes.set_yticks([-rank for rank in range(RANKS)], [f"rank {rank}" for rank in range(RANKS)], fontsize=8)
+        axes.set_yticks(
+            [-rank for rank in range(RANKS)], [f"rank {rank}" for rank in range(RANKS)], fontsize=8
+        )
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
     every[-1].set_xlabel("milliseconds")
@@ -115,14 +147,26 @@ def draw(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--page", action="store_true", help="draw the last result and write it into docs/training.md")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--page", action="store_true", help="draw the last result and write it into docs/training.md"
+    )
     if not parser.parse_args().page:
         load = os.getloadavg()[0]
-        about = {"ranks": RANKS, "micro_batches": MICRO_BATCHES, "steps": STEPS, "layers": MODEL.layers, "width": MODEL.width}
+        about = {
+            "ranks": RANKS,
+            "micro_batches": MICRO_BATCHES,
+            "steps": STEPS,
+            "layers": MODEL.layers,
+            "width": MODEL.width,
+        }
         found = [measure(schedule) for schedule in get_args(Schedule)]
         write_report(
-            "pipeline_timelines", about | {"sleep_ms_per_block": 1e3 * SLEEP_S, "load_before": round(load, 2)}, {"rows": found}
+            "pipeline_timelines",
+            about | {"sleep_ms_per_block": 1e3 * SLEEP_S, "load_before": round(load, 2)},
+            {"rows": found},
         )
     report = json.loads((RESULTS / "pipeline_timelines.json").read_text())
     draw(PICTURE, report["measured"]["rows"])

@@ -2,11 +2,11 @@
 
     python -m benchmarks.plan_accuracy
 
-The goal: chunk time within 10%. Everything runs in one process on one thread, and times are its CPU seconds, best of several
-chunks: on a machine that others use, the wall says more about them. Even so the same chunk's time drifts by a tenth and more
-within minutes, so each stream takes turns with the one that was fitted, and its miss is corrected by how far that one has
-drifted meanwhile; `miss_uncorrected` is without. The same with a small model that has Wan's VAE, of which only decoding, at one
-size, was fitted.
+The goal: chunk time within 10%. Everything runs in one process on one thread, and times are its CPU seconds,
+best of several chunks: on a machine that others use, the wall says more about them. Even so the same chunk's
+time drifts by a tenth and more within minutes, so each stream takes turns with the one that was fitted, and
+its miss is corrected by how far that one has drifted meanwhile; `miss_uncorrected` is without. The same with
+a small model that has Wan's VAE, of which only decoding, at one size, was fitted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Row:
     calls: int
     measured: Seen
     drift: float
-    """Of the stream beside it: now, over when it was fitted."""
+    """Time of the fitted stream in turns with this one, relative to its time when fitted."""
 
     @property
     def measured_ms(self) -> float:
@@ -86,7 +86,8 @@ def measure(engine: Engine, device: Device, changes: Mapping[str, Any], fitted: 
         planned=plan(engine, device, changes),
         calls=len(engine.stream_config(**changes).steps),
         measured=row,
-        drift=beside.chunk_ms(len(engine.stream_config(**fitted).steps)) / plan(engine, device, fitted).period_ms,
+        drift=beside.chunk_ms(len(engine.stream_config(**fitted).steps))
+        / plan(engine, device, fitted).period_ms,
     )
 
 
@@ -100,7 +101,13 @@ def main() -> None:
     rows += [measure(deep, device, changes, SHORTER) for changes in DEEP_STREAMS]
     write_report(
         "plan_accuracy",
-        {"models": [MODEL, DEEP_MODEL], "threads": 1, "chunks": CHUNKS, "dtype": str(engine.dtype), "goal_within": 0.1},
+        {
+            "models": [MODEL, DEEP_MODEL],
+            "threads": 1,
+            "chunks": CHUNKS,
+            "dtype": str(engine.dtype),
+            "goal_within": 0.1,
+        },
         {
             "within_a_tenth": sum(abs(row.miss) <= 0.1 for row in rows),
             "of": len(rows),

@@ -1,14 +1,15 @@
-"""Is a chunk on a GPU as long, and its memory as full, as planned? Every `bench stream` result, against the plan.
+"""Is a chunk on a GPU as long, and its memory as full, as planned? Every `bench stream` result, against the
+plan.
 
     python -m benchmarks.plan_results                  # results/stream-*.json, as a table
     python -m benchmarks.plan_results --docs           # the same, into docs/planning.md
     python -m benchmarks.plan_results --results OTHER
     python -m benchmarks.plan_results --profile benchmarks/results/profile-h200.json    # by what `plan calibrate` measured
 
-Goals: a chunk within 10%, memory within 5%. A plan knows a model, a stream, a device and which speed-ups are on; a result is
-compared if it names a GPU of the catalogue and one session. Random weights have a small text encoder, which is planned as such.
-What allocators do not count is left out of the plan: a process's own memory, and what recorded calls have reserved.
-Loads no torch.
+Goals: a chunk within 10%, memory within 5%. A plan knows a model, a stream, a device and which speed-ups are
+on; a result is compared if it names a GPU of the catalogue and one session. Random weights have a small text
+encoder, which is planned as such. What allocators do not count is left out of the plan: a process's own
+memory, and what recorded calls have reserved. Loads no torch.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ from millstream.planner.workload import Workload
 RESULTS = Path(__file__).parent / "results"
 PROFILE = RESULTS / "profile-h200.json"
 DOCS = Path(__file__).parents[1] / "docs" / "planning.md"
-TIME_GOAL, MEMORY_GOAL = 0.10, 0.05
+TIME_GOAL = 0.10
+MEMORY_GOAL = 0.05
 FITTED = "wan2.1-t2v-1.3b", "480x832", 9
 _ONE_CALL = replace(ALL, even_waves=False)
 FITTED_PATHS = (Speed(), _ONE_CALL, ALL, replace(_ONE_CALL, low_attention=True, fp8=FP8_GROUPS))
-"""The stream that `planner/software.py` was fitted to: plain, fast in bf16 with attention in one call, and for what even waves
-and attention in 8 bits gain."""
+"""The stream that `planner/software.py` was fitted to: plain, fast in bf16 with attention in one call, and
+for what even waves and attention in 8 bits gain."""
 _UNCOUNTED = ("process", "graph pool")
 
 
@@ -80,8 +82,10 @@ def rows_of(folder: Path, calibrated: Device | None = None) -> list[Row]:
 
 
 def row_of(record: Mapping[str, Any], calibrated: Device | None = None) -> Row | None:
-    """None for what cannot be compared: no GPU that is known, or several sessions. One that was calibrated goes by that."""
-    device, config = device_of(record["hardware"]), record["configuration"]
+    """None for what cannot be compared: no GPU that is known, or several sessions. One that was calibrated
+    goes by that."""
+    device = device_of(record["hardware"])
+    config = record["configuration"]
     if device is None or config.get("sessions", 1) != 1:
         return None
     if calibrated is not None and calibrated.name == device.name:
@@ -116,14 +120,18 @@ def device_of(hardware: Mapping[str, Any]) -> Device | None:
 
 def speed_of(said: Mapping[str, Any]) -> Speed:
     known = {field.name for field in fields(Speed)}
-    switches: dict[str, Any] = {name: tuple(on) if isinstance(on, list) else on for name, on in said.items() if name in known}
+    switches: dict[str, Any] = {
+        name: tuple(on) if isinstance(on, list) else on for name, on in said.items() if name in known
+    }
     return Speed(**switches)
 
 
 def model_of(config: Mapping[str, Any]) -> ModelSpec:
     spec = find_model(config["model"])
     untrained = list(config["weights"])[:1] == ["random"] and isinstance(spec.text, TextConfig)
-    return replace(spec, text=spec.text.untrained) if untrained and isinstance(spec.text, TextConfig) else spec
+    return (
+        replace(spec, text=spec.text.untrained) if untrained and isinstance(spec.text, TextConfig) else spec
+    )
 
 
 def allocated_gib(need: DeviceNeed) -> tuple[float, float]:
@@ -139,7 +147,11 @@ def table(rows: Iterable[Row]) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        cells = [row.what, f"{row.path}{' (fitted)' if row.fitted else ''}", *_cells(row.chunk_ms, TIME_GOAL, 0)]
+        cells = [
+            row.what,
+            f"{row.path}{' (fitted)' if row.fitted else ''}",
+            *_cells(row.chunk_ms, TIME_GOAL, 0),
+        ]
         cells += _cells(row.steady_gib, MEMORY_GOAL, 2)
         cells += _cells(row.peak_gib, MEMORY_GOAL, 2)
         lines.append(table_row(cells))
@@ -155,7 +167,9 @@ def summary(rows: Iterable[Row]) -> str:
 def calibrated(rows: Iterable[Row]) -> list[str]:
     """By what was measured of the device alone."""
     rows = list(rows)
-    missed = [f"{row.what} ({row.path}) by {100 * row.chunk_ms.miss:+.1f}%" for row in rows if not _keeps_time(row)]
+    missed = [
+        f"{row.what} ({row.path}) by {100 * row.chunk_ms.miss:+.1f}%" for row in rows if not _keeps_time(row)
+    ]
     return [summary(rows) + (f" Chunks beyond that: {', '.join(missed)}." if missed else "")]
 
 
@@ -168,7 +182,11 @@ def _cells(pair: Pair | None, goal: float, digits: int) -> tuple[str, str, str]:
     if pair is None:
         return "", "", ""
     miss = f"{100 * pair.miss:+.1f}%"
-    return f"{pair.measured:.{digits}f}", f"{pair.planned:.{digits}f}", miss if abs(pair.miss) <= goal else f"**{miss}**"
+    return (
+        f"{pair.measured:.{digits}f}",
+        f"{pair.planned:.{digits}f}",
+        miss if abs(pair.miss) <= goal else f"**{miss}**",
+    )
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""What 1 to 1,024 devices buy by plan: curves of several cards, where one stream stalls, and why. Planned, not measured.
+"""Plan what 1 to 1,024 devices gain: curves of several cards, where one stream stops gaining, and why.
+Planned, not measured.
 
     python -m benchmarks.plan_scaling           # the table
     python -m benchmarks.plan_scaling --docs    # into docs/planning.md, with docs/pictures/scaling.png
@@ -51,11 +52,19 @@ def curve_of(card: str, model: str, size: str, window: int) -> Curve:
 
 
 def table(curves: Sequence[Curve]) -> list[str]:
-    lines = ["| one stream, 4 steps | FPS on the fewest | at its end | stalls at | why |", "|---|---|---|---|---|"]
+    lines = [
+        "| one stream, 4 steps | FPS on the fewest | at its end | stalls at | why |",
+        "|---|---|---|---|---|",
+    ]
     for curve in curves:
-        first, last, end = curve.rungs[0], curve.rungs[-1], curve.end
+        first = curve.rungs[0]
+        last = curve.rungs[-1]
+        end = curve.end
         ends = (str(end.devices), end.why) if end is not None else ("nowhere", "")
-        cells = (f"{first.quickest.fps:.1f} on {first.devices}", f"{last.quickest.fps:.1f} as {last.quickest.layout}")
+        cells = (
+            f"{first.quickest.fps:.1f} on {first.devices}",
+            f"{last.quickest.fps:.1f} as {last.quickest.layout}",
+        )
         lines.append(table_row([curve.what, *cells, *ends]))
     return lines
 
@@ -67,18 +76,37 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
     figure = Figure(figsize=(9.0, 4.2), layout="constrained")
     for axes, (model, size, _) in zip(figure.subplots(1, len(STREAMS)), STREAMS, strict=True):
         for curve in (each for each in curves if each.what.startswith(f"{model.upper()} ")):
-            line = axes.plot([rung.devices for rung in curve.rungs], [rung.quickest.fps for rung in curve.rungs], marker=".")[0]
+            line = axes.plot(
+                [rung.devices for rung in curve.rungs],
+                [rung.quickest.fps for rung in curve.rungs],
+                marker=".",
+            )[0]
             line.set_label(curve.what.rpartition(" ")[2])
-            ended = [rung for rung in curve.rungs if curve.end is not None and rung.devices == curve.end.devices]
-            axes.plot([r.devices for r in ended], [r.quickest.fps for r in ended], "x", color=line.get_color(), markersize=9)
-        axes.set(xscale="log", title=f"{model.upper()} {size}", xlabel="devices", ylabel="FPS of one stream, planned")
+            ended = [
+                rung for rung in curve.rungs if curve.end is not None and rung.devices == curve.end.devices
+            ]
+            axes.plot(
+                [r.devices for r in ended],
+                [r.quickest.fps for r in ended],
+                "x",
+                color=line.get_color(),
+                markersize=9,
+            )
+        axes.set(
+            xscale="log",
+            title=f"{model.upper()} {size}",
+            xlabel="devices",
+            ylabel="FPS of one stream, planned",
+        )
         axes.set_ylim(bottom=0)
         axes.legend(fontsize=8, loc="center right")
     figure.savefig(path, dpi=130)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--docs", action="store_true", help="into docs/planning.md, with the plot")
     options = parser.parse_args()
     curves = found()

@@ -26,7 +26,8 @@ def spans() -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for name in ("spans", "spans-cuda"):
         report = report_of(name)
-        found, hardware = report["measured"], report["hardware"]
+        found = report["measured"]
+        hardware = report["hardware"]
         yield row(
             [
                 hardware.get("gpu") or f"a processor, threads: {hardware['threads']}",
@@ -45,11 +46,18 @@ def diagnosis() -> Iterator[str]:
     yield "| put there | simulated: named | taken for | real: named | taken for |"
     yield "|---|---|---|---|---|"
     for bound in found["simulated"]["confusion"]:
-        yield row([bound, *(cell for kind in kinds for cell in _named(found[kind]["confusion"].get(bound), bound))])
+        yield row(
+            [bound, *(cell for kind in kinds for cell in _named(found[kind]["confusion"].get(bound), bound))]
+        )
     asked = {kind: found[kind]["by_workload"] for kind in kinds}
-    draws = [f"{len(asked[kind])} {kind}, {next(iter(asked[kind].values()))['of']} times each" for kind in kinds]
+    draws = [
+        f"{len(asked[kind])} {kind}, {next(iter(asked[kind].values()))['of']} times each" for kind in kinds
+    ]
     yield ""
-    yield f"Workloads: {'; '.join(draws)}. {found['right']:.1%} were named right, {found['confidently_wrong']} wrong with high"
+    yield (
+        f"Workloads: {'; '.join(draws)}. {found['right']:.1%} were named right, "
+        f"{found['confidently_wrong']} wrong with high"
+    )
     yield "confidence."
 
 
@@ -68,11 +76,19 @@ def strangers() -> Iterator[str]:
     yield "| traces | high: right | medium: right | low: right |"
     yield "|---|---|---|---|"
     for name, counted in asked:
-        yield row([name, *(f"{counted[level]['right']} of {counted[level]['of']}" for level in ("high", "medium", "low"))])
+        yield row(
+            [
+                name,
+                *(
+                    f"{counted[level]['right']} of {counted[level]['of']}"
+                    for level in ("high", "medium", "low")
+                ),
+            ]
+        )
 
 
 def fast_report() -> Iterator[str]:
-    """What `millstream profile read … --gpu H200` prints of the trace that is kept with the tests."""
+    """Yield the output of `millstream profile read … --gpu H200` for the trace kept with the tests."""
     page = Console(file=io.StringIO(), width=200)
     show(read([FAST_TRACE], device=find_device("H200")), (), page)
     yield "```"

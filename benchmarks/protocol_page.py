@@ -2,7 +2,8 @@
 
 python -m benchmarks.protocol_page
 
-A field's meaning is the docstring below it. One without is as in the message where it was explained: `EXPLAINED`.
+A field's meaning is the docstring below it. One without is as in the message where it was explained:
+`EXPLAINED`.
 """
 
 from __future__ import annotations
@@ -65,25 +66,39 @@ def limits() -> Iterator[str]:
         yield row([f"`{name}`", default, meaning])
 
 
-TABLES = {f"benchmarks.protocol_page: {table.__name__}": table for table in (client, controls, server, headers, config, limits)}
+TABLES = {
+    f"benchmarks.protocol_page: {table.__name__}": table
+    for table in (client, controls, server, headers, config, limits)
+}
 
 
 def _table(messages: Iterable[type], *, defaults: bool = False) -> Iterator[str]:
-    """What each is for, then its fields, explained once. A server sends all of them always, so that none has a default."""
+    """Yield a table of messages: the purpose of each, then its fields, each explained once. A server always
+    sends all fields, so none of its fields has a default."""
     heads = ["message", "field", "type", *(["without it"] if defaults else []), "means"]
     yield row(heads)
     yield "|---" * len(heads) + "|"
     known: dict[tuple[str, str], str] = {}
     for message in messages:
-        tag, meaning = message.__struct_config__.tag, _meaning(message)  # type: ignore[attr-defined]
+        tag = message.__struct_config__.tag  # type: ignore[attr-defined]
+        meaning = _meaning(message)
         yield row([f"**`{tag}`**", *[""] * (len(heads) - 2), meaning])
         for name, kind, default, means in _fields(message):
             first = known.setdefault((name, means), tag)
-            yield row(["", f"`{name}`", kind, *([default] if defaults else []), means if first == tag else f"as in `{first}`"])
+            yield row(
+                [
+                    "",
+                    f"`{name}`",
+                    kind,
+                    *([default] if defaults else []),
+                    means if first == tag else f"as in `{first}`",
+                ]
+            )
 
 
 def _fields(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
-    """The name of each field, its type, what it is where it is not said, and what it means; those within it follow it."""
+    """The name of each field, its type, what it is where it is not said, and what it means; those within it
+    follow it."""
     described = types.type_info(kind)
     assert isinstance(described, (types.StructType, types.DataclassType)), described
     for field in described.fields:
@@ -100,7 +115,7 @@ def _default(value: Any) -> str:
 
 
 def _within(kind: types.Type) -> list[types.StructType]:
-    """What a field holds that has fields of its own; messages and controls are explained elsewhere."""
+    """Return the types within a field that have fields; messages and controls are explained elsewhere."""
     held = kind.item_type if isinstance(kind, types.VarTupleType) else kind
     return [held] if isinstance(held, types.StructType) and held.tag is None else []
 
@@ -154,7 +169,7 @@ def _linked(text: str) -> str:
 
 @cache
 def _docstrings(kind: type) -> dict[str, str]:
-    """What is said below each field, its bases' among them."""
+    """Return the field note below each field, including those of the bases."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if not base.__module__.startswith("millstream"):
@@ -169,7 +184,11 @@ def _docstrings(kind: type) -> dict[str, str]:
 
 
 def _parsed(kind: type) -> ast.ClassDef:
-    return next(node for node in _module(kind.__module__) if isinstance(node, ast.ClassDef) and node.name == kind.__name__)
+    return next(
+        node
+        for node in _module(kind.__module__)
+        if isinstance(node, ast.ClassDef) and node.name == kind.__name__
+    )
 
 
 @cache

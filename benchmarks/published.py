@@ -4,8 +4,8 @@
     python -m benchmarks.published --json     # points, median_error, within_20 and the same of held-out points, for programs
     python -m benchmarks.published --docs     # the table and the plot, into docs/planning.md and docs/pictures/published.png
 
-An error is of speed: above 0, the plan is quicker than what was published. Points marked `fit` chose a number of one program,
-and no other did: those are held out. None is dropped. Loads no torch.
+An error is of speed: above 0, the plan is quicker than what was published. Points marked `fit` chose a number
+of one program, and no other did: those are held out. None is dropped. Loads no torch.
 """
 
 from __future__ import annotations
@@ -34,8 +34,15 @@ from millstream.planner.workload import Workload
 DATA = Path(__file__).parent / "published.toml"
 PAGE = Path(__file__).parents[1] / "docs" / "planning.md"
 PICTURE = PAGE.parent / "pictures" / "published.png"
-NEAR, FAR = 0.10, 0.20
-UNITS = {"fps": "FPS", "clip_s": "s a clip", "denoise_s": "s of steps", "step_s": "s a step", "calls_ms": "ms of calls"}
+NEAR = 0.10
+FAR = 0.20
+UNITS = {
+    "fps": "FPS",
+    "clip_s": "s a clip",
+    "denoise_s": "s of steps",
+    "step_s": "s a step",
+    "calls_ms": "ms of calls",
+}
 UNITS["chunk_ms"] = "ms a chunk"
 
 
@@ -48,16 +55,28 @@ class Published:
 
     @property
     def error(self) -> float:
-        """Of speed: above 0, the plan is quicker."""
-        published, faster = float(self.said["value"]), self.said["measures"] == "fps"
+        """Relative error of the planned speed: above 0, the plan is faster than the published value."""
+        published = float(self.said["value"])
+        faster = self.said["measures"] == "fps"
         return self.planned / published - 1 if faster else published / self.planned - 1
 
     @property
     def speed(self) -> float:
-        """As published, in frames a second, whatever was measured."""
-        work, value = workload_of(self.said), float(self.said["value"])
-        seconds = {"clip_s": 1.0, "denoise_s": 1.0, "step_s": len(work.stream.steps), "calls_ms": 1e-3, "chunk_ms": 1e-3}
-        return value if self.said["measures"] == "fps" else work.chunk_frames / (value * seconds[self.said["measures"]])
+        """Published speed, converted to frames a second."""
+        work = workload_of(self.said)
+        value = float(self.said["value"])
+        seconds = {
+            "clip_s": 1.0,
+            "denoise_s": 1.0,
+            "step_s": len(work.stream.steps),
+            "calls_ms": 1e-3,
+            "chunk_ms": 1e-3,
+        }
+        return (
+            value
+            if self.said["measures"] == "fps"
+            else work.chunk_frames / (value * seconds[self.said["measures"]])
+        )
 
     @property
     def fitted(self) -> bool:
@@ -69,8 +88,14 @@ class Published:
         count = f"{said['count']}x" if said.get("count", 1) > 1 else ""
         shape = f"{said['model'].upper()} {said['size']}"
         seen = "clip" if said.get("clip") else f"window {said['window']}"
-        steps = f"{said['steps']} {'step' if said['steps'] == 1 else 'steps'}{' x2' if said.get('guidance') else ''}"
-        rest = [said["precision"] if said["precision"] != "bf16" else "", "commit" if said.get("commit") else ""]
+        steps = (
+            f"{said['steps']} "
+            f"{'step' if said['steps'] == 1 else 'steps'}{' x2' if said.get('guidance') else ''}"
+        )
+        rest = [
+            said["precision"] if said["precision"] != "bf16" else "",
+            "commit" if said.get("commit") else "",
+        ]
         rest += ["tiny VAE" if said["vae"] == "tiny" else "", said.get("attention", "")]
         return f"{count}{said['gpu']}, {', '.join([shape, seen, steps, *(word for word in rest if word)])}"
 
@@ -78,7 +103,11 @@ class Published:
 def read_points(path: Path = DATA) -> list[dict[str, Any]]:
     """Each with what its source's table says of all."""
     sources = msgspec.toml.decode(path.read_bytes())["source"]
-    return [{**{k: v for k, v in source.items() if k != "points"}, **point} for source in sources for point in source["points"]]
+    return [
+        {**{k: v for k, v in source.items() if k != "points"}, **point}
+        for source in sources
+        for point in source["points"]
+    ]
 
 
 def planned_point(said: Mapping[str, Any]) -> Published:
@@ -172,13 +201,27 @@ def table(found: Iterable[Published]) -> list[str]:
         said = point.said
         if said["name"] != source:
             source = said["name"]
-            where = f"[{source}]({said['url'].split()[0].rstrip(',')})" if said["url"].startswith("http") else source
-            lines.append(table_row([f"**{where}**", "", "", "", "", f"assumed: {said.get('assumed', 'nothing')}"]))
+            where = (
+                f"[{source}]({said['url'].split()[0].rstrip(',')})"
+                if said["url"].startswith("http")
+                else source
+            )
+            lines.append(
+                table_row([f"**{where}**", "", "", "", "", f"assumed: {said.get('assumed', 'nothing')}"])
+            )
         error = f"{100 * point.error:+.0f}%"
         note = "fitted" if point.fitted else said.get("why", "")
         values = [f"{said['value']:g} {UNITS[said['measures']]}", f"{point.planned:.3g}"]
         lines.append(
-            table_row([point.name, said["software"], *values, f"**{error}**" if abs(point.error) > FAR else error, note])
+            table_row(
+                [
+                    point.name,
+                    said["software"],
+                    *values,
+                    f"**{error}**" if abs(point.error) > FAR else error,
+                    note,
+                ]
+            )
         )
     return lines
 
@@ -193,7 +236,12 @@ def said_of(totals: Mapping[str, Any]) -> str:
 
 def page(found: Sequence[Published]) -> list[str]:
     totals = record(found)
-    lines = [f"All {said_of(totals)}", f"Held out, {said_of(totals['held_out'])}", f"Fitted, {said_of(totals['fitted'])}", ""]
+    lines = [
+        f"All {said_of(totals)}",
+        f"Held out, {said_of(totals['held_out'])}",
+        f"Fitted, {said_of(totals['fitted'])}",
+        "",
+    ]
     lines += ["| held out, by card | points | median error | median bias |", "|---|---|---|---|"]
     for gpu, each in totals["by_gpu"].items():
         cells = [gpu, str(each["count"]), f"{100 * each['median_error']:.0f}%", f"{100 * each['bias']:+.0f}%"]
@@ -210,24 +258,42 @@ def draw(found: Sequence[Published], path: Path) -> None:
     figure = Figure(figsize=(8.5, 7.0), layout="constrained")
     axes = figure.subplots()
     ends = (0.8 * min(point.speed for point in found), 1.3 * max(point.speed for point in found))
-    axes.fill_between(ends, [0.8 * end for end in ends], [1.2 * end for end in ends], color="0.9", label="within 20%")
+    axes.fill_between(
+        ends, [0.8 * end for end in ends], [1.2 * end for end in ends], color="0.9", label="within 20%"
+    )
     axes.plot(ends, ends, color="0.6", linewidth=1)
     for number, gpu in enumerate(dict.fromkeys(point.said["gpu"] for point in found)):
-        mine, colour = [point for point in found if point.said["gpu"] == gpu], colormaps["tab20"](number)
-        axes.scatter([p.speed for p in mine], [p.speed * (1 + p.error) for p in mine], s=18, label=gpu, color=colour)
+        mine = [point for point in found if point.said["gpu"] == gpu]
+        colour = colormaps["tab20"](number)
+        axes.scatter(
+            [p.speed for p in mine], [p.speed * (1 + p.error) for p in mine], s=18, label=gpu, color=colour
+        )
     for point in found:
         if abs(point.error) > FAR:
             label = f"{point.said.get('count', 1)}x{point.said['gpu']} {point.said['software']}"
             axes.annotate(
-                label, (point.speed, point.speed * (1 + point.error)), fontsize=6, xytext=(4, 3), textcoords="offset points"
+                label,
+                (point.speed, point.speed * (1 + point.error)),
+                fontsize=6,
+                xytext=(4, 3),
+                textcoords="offset points",
             )
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="published, frames a second", ylabel="planned")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=ends,
+        ylim=ends,
+        xlabel="published, frames a second",
+        ylabel="planned",
+    )
     axes.legend(fontsize=7, loc="upper left")
     figure.savefig(path, dpi=130)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="for programs; writes nothing")
     parser.add_argument("--docs", action="store_true", help="into docs/planning.md, with the plot")
     options = parser.parse_args()

@@ -1,4 +1,5 @@
-"""Workloads that really run, on this machine's processor, under torch.profiler: each has one thing it mostly does.
+"""Workloads that really run, on this machine's processor, under torch.profiler: each has one thing it mostly
+does.
 
 Several ranks are real processes over gloo. What is slow on purpose is slow for real; what waits, sleeps.
 """
@@ -33,7 +34,8 @@ def products() -> None:
 
 
 def walks() -> None:
-    a, b = torch.ones(16 << 20), torch.ones(16 << 20)
+    a = torch.ones(16 << 20)
+    b = torch.ones(16 << 20)
     out = torch.empty_like(a)
     for _ in range(12):
         torch.add(a, b, out=out)
@@ -81,14 +83,16 @@ def mostly_vae() -> Step:
 
 def talk(rank: int) -> None:
     """Two ranks add up tensors that are large beside what they work on."""
-    x, a = torch.ones(4 << 20), torch.randn(200, 200)
+    x = torch.ones(4 << 20)
+    a = torch.randn(200, 200)
     for _ in range(8):
         a @ a
         dist.all_reduce(x)
 
 
 def slow_rank(rank: int) -> None:
-    x, a = torch.ones(1000), torch.randn(384, 384)
+    x = torch.ones(1000)
+    a = torch.randn(384, 384)
     for _ in range(12):
         for _ in range(30 if rank == 1 else 3):
             a @ a
@@ -97,7 +101,8 @@ def slow_rank(rank: int) -> None:
 
 def one_in_flight(rank: int) -> None:
     """A pipeline of two stages with one micro-batch: one works, the other waits."""
-    x, a = torch.ones(1000), torch.randn(512, 512)
+    x = torch.ones(1000)
+    a = torch.randn(512, 512)
     for _ in range(12):
         if rank == 1:
             dist.recv(x, 0)
@@ -111,7 +116,10 @@ def one_in_flight(rank: int) -> None:
 ALONE: dict[str, tuple[str, Callable[[Path], Step]]] = {
     "products": ("compute-bound", lambda folder: products),
     "walks over tensors": ("memory-bound", lambda folder: walks),
-    "tiny operators": ("CPU-bound", lambda folder: tiny_operators),  # a processor launches nothing: what is between is its own
+    "tiny operators": (
+        "CPU-bound",
+        lambda folder: tiny_operators,
+    ),  # a processor launches nothing: what is between is its own
     "Python between operators": ("CPU-bound", lambda folder: python_between),
     "a loader that sleeps": ("data- or encode-bound", lambda folder: slow_loader),
     "a video encoder": ("data- or encode-bound", lambda folder: partial(encoder, folder)),
@@ -125,7 +133,7 @@ TOGETHER: dict[str, tuple[str, Callable[[int], None]]] = {
 
 
 def capture_quickest(step: Step, path: Path, tries: int = 8) -> Path:
-    """Of several captures the shortest: what else runs here only ever adds time."""
+    """Keep the shortest of several captures: other programs on the machine only ever add time."""
     best = float("inf")
     for _ in range(tries):
         begun = time.perf_counter()
@@ -149,7 +157,10 @@ def capture_together(folder: Path, ranks: int = 2) -> dict[str, list[Path]]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     spawn(_rank, args=(ranks, port, folder), nprocs=ranks)
-    return {name: [folder / f"{number}-{rank}.json" for rank in range(ranks)] for number, name in enumerate(TOGETHER)}
+    return {
+        name: [folder / f"{number}-{rank}.json" for rank in range(ranks)]
+        for number, name in enumerate(TOGETHER)
+    }
 
 
 def _rank(rank: int, ranks: int, port: int, folder: Path) -> None:

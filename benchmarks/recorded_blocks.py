@@ -1,10 +1,11 @@
-"""What a recorded block takes, with attention in one call or in even waves, and words zeroed by memsets or by kernels.
+"""Time a recorded block, with attention in one call or in even waves, and words zeroed by memsets or by
+kernels.
 
     python -m benchmarks.recorded_blocks                    # 1.3B, 480x832, window 9
     python -m benchmarks.recorded_blocks --model wan2.1-t2v-14b --size 320x576 --window 6
 
-Blocks of random weights over a full window, each with weights of its own so that no cache keeps them. Ways take turns, and what
-counts is how much less one takes than the first in the same turn: a card's clock moves with what it has done before.
+Blocks have random weights, each its own so that no cache keeps them, and a full window. Ways take turns, and
+each is compared with the first in the same turn, because a card's clock depends on its earlier load.
 """
 
 from __future__ import annotations
@@ -36,13 +37,15 @@ WAYS = {
     "even waves, memsets": (True, False),
     "even waves, kernels": (True, True),
 }
-"""Whether attention is in even waves, and whether words are zeroed by kernels."""
+"""Ways to record a block: whether attention is in even waves, and whether words are zeroed by kernels."""
 COLD = 10
 """Turns before those that count."""
 
 
 @torch.inference_mode()
-def measure(dit: DiTConfig, stream: StreamConfig, device: torch.device, *, turns: int) -> dict[str, dict[str, float]]:
+def measure(
+    dit: DiTConfig, stream: StreamConfig, device: torch.device, *, turns: int
+) -> dict[str, dict[str, float]]:
     """Microseconds of a block, by way: the median, and the median of what it takes less than the first."""
     dtype = torch.bfloat16
     blocks = FastStack(random_blocks(dit, device, dtype), Speed(blocks=True, round_keys=True))
@@ -52,9 +55,13 @@ def measure(dit: DiTConfig, stream: StreamConfig, device: torch.device, *, turns
     ring.k.normal_()
     ring.v.normal_()
     chunk = (1, stream.frames_per_chunk, ring.shape.tokens_per_frame, dit.width)
-    x, began = torch.empty(chunk, device=device, dtype=dtype), torch.randn(chunk, device=device).to(dtype)
+    x = torch.empty(chunk, device=device, dtype=dtype)
+    began = torch.randn(chunk, device=device).to(dtype)
     levels = torch.randn(*chunk[:2], 6, dit.width, device=device).to(dtype)
-    said = [torch.randn(1, dit.text_tokens, dit.heads, dit.head_width, device=device).to(dtype) for _ in range(2 * dit.layers)]
+    said = [
+        torch.randn(1, dit.text_tokens, dit.heads, dit.head_width, device=device).to(dtype)
+        for _ in range(2 * dit.layers)
+    ]
     cross = CrossKV(tuple(said[::2]), tuple(said[1::2]))
 
     def walk(even: bool) -> None:
@@ -63,7 +70,9 @@ def measure(dit: DiTConfig, stream: StreamConfig, device: torch.device, *, turns
         x.copy_(began)
         blocks.walk(x, levels, [ring], cross)
 
-    runs = {name: recorded(partial(walk, even), device, kernels=kernels) for name, (even, kernels) in WAYS.items()}
+    runs = {
+        name: recorded(partial(walk, even), device, kernels=kernels) for name, (even, kernels) in WAYS.items()
+    }
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(COLD + turns):
         for name, run in runs.items():
@@ -92,7 +101,9 @@ def recorded(run: Run, device: torch.device, *, kernels: bool) -> Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="wan2.1-t2v-1.3b")
     parser.add_argument("--size", default="480x832")
     parser.add_argument("--window", type=int, default=9)
@@ -104,9 +115,18 @@ def main() -> None:
     height, width = parse_size(options.size)
     spec = find_model(options.model)
     stream = stream_config(spec.stream, None, height=height, width=width, window=options.window)
-    measured = measure(replace(spec.dit, layers=options.blocks), stream, torch.device("cuda"), turns=options.turns)
-    configuration = {"model": options.model, "blocks": options.blocks, "turns": options.turns, "stream": asdict(stream)}
-    write_report(f"recorded-blocks-{options.model.rpartition('-')[2]}-{options.size}", configuration, measured)
+    measured = measure(
+        replace(spec.dit, layers=options.blocks), stream, torch.device("cuda"), turns=options.turns
+    )
+    configuration = {
+        "model": options.model,
+        "blocks": options.blocks,
+        "turns": options.turns,
+        "stream": asdict(stream),
+    }
+    write_report(
+        f"recorded-blocks-{options.model.rpartition('-')[2]}-{options.size}", configuration, measured
+    )
 
 
 if __name__ == "__main__":

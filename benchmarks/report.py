@@ -6,17 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-from millstream.commands.report import describe
-from millstream.core.files import write_whole
+from millstream.commands.report import describe, write_result
 
 RESULTS = Path(__file__).parent / "results"
 
 
-def write_report(name: str, configuration: dict[str, Any], measured: dict[str, Any], *, shown: bool = True) -> Path:
+def write_report(
+    name: str, configuration: dict[str, Any], measured: dict[str, Any], *, shown: bool = True
+) -> Path:
     """`results/NAME.json`, printed as well unless it is written after each of many rows."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     if shown:
         print(json.dumps(measured, indent=2))
-    write_whole(path, json.dumps(describe(name, configuration, measured), indent=2) + "\n")
+    write_result(path, describe(name, configuration, measured))
     return path

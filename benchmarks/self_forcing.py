@@ -1,11 +1,12 @@
-"""One update of self-forcing with three roles on one device, phase by phase, with what the planner says of its memory.
+"""One update of self-forcing with three roles on one device, phase by phase, with what the planner says of
+its memory.
 
     python -m benchmarks.self_forcing                           # the 1.3B at 480x832 on a GPU, from its recipe
     python -m benchmarks.self_forcing --model wan-tiny --device cpu --frames 6 --size 32x32
     python -m benchmarks.self_forcing --page                    # writes the last result into docs/training.md
 
-Weights and clips are random: what is measured is time and memory. A step is the student's turn and the critic's; the first one
-is left out.
+Weights and clips are random: what is measured is time and memory. A step is the student's turn and the
+critic's; the first one is left out.
 """
 
 from __future__ import annotations
@@ -27,13 +28,21 @@ from millstream.commands.train.role_memory import role_memory
 from millstream.core.config import SPATIAL_STRIDE, ModelSpec
 from millstream.core.presets import find_model
 from millstream.ops.memory import most_bytes_in_use
-from millstream.trainer.distil.matching import MatchingDistillation
-from millstream.trainer.recipe_file import RECIPES
-from millstream.trainer.tuning.dataset import Clip, ClipSet, DatasetCard, EncodedClip, shard_path, write_card, write_shard
-from millstream.trainer.tuning.loader import RowLoader
-from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
-from millstream.trainer.tuning.roles import OtherRole
-from millstream.trainer.tuning.run import TuningRun
+from millstream.train.distil.matching import MatchingDistillation
+from millstream.train.finetune.dataset import (
+    Clip,
+    ClipSet,
+    DatasetCard,
+    EncodedClip,
+    shard_path,
+    write_card,
+    write_shard,
+)
+from millstream.train.finetune.loader import RowLoader
+from millstream.train.finetune.recipe import TuningRecipe, read_recipe
+from millstream.train.finetune.roles import OtherRole
+from millstream.train.finetune.run import TuningRun
+from millstream.train.recipe import RECIPES
 
 RECIPE = RECIPES / "self-forcing-wan-1.3b.toml"
 
@@ -86,7 +95,8 @@ def measure(
     recipe: TuningRecipe, spec: ModelSpec, found: ClipSet, device: torch.device, folder: Path, steps: int
 ) -> dict[str, Any]:
     run = TuningRun(recipe, spec, found, folder, device)
-    method, phases = run._distillation, Phases(device)
+    method = run._distillation
+    phases = Phases(device)
     assert isinstance(method, MatchingDistillation), f"{recipe.method} has no such phases"
     phases.watch(method._painting, "paint", "rollouts, both turns")
     phases.watch(method._student.predictor, "flows", "student, one step again")
@@ -104,12 +114,15 @@ def measure(
         "update_s": round(whole, 4),
         "phases_s": {name: round(seconds / steps, 4) for name, seconds in phases.seconds.items()},
         "peak_gib": round(most_bytes_in_use(device) / 2**30, 2),
-        "state_gib_planned": {each.role: round(each.state.total / 2**30, 3) for each in role_memory(recipe, spec)},
+        "state_gib_planned": {
+            each.role: round(each.state.total / 2**30, 3) for each in role_memory(recipe, spec)
+        },
     }
 
 
 def table(report: dict[str, Any]) -> list[str]:
-    found, asked = report["measured"], report["configuration"]
+    found = report["measured"]
+    asked = report["configuration"]
     phases = [f"| {name} | {seconds:.2f} s |" for name, seconds in found["phases_s"].items()]
     states = ", ".join(f"{role} {gib:.1f}" for role, gib in found["state_gib_planned"].items())
     return [
@@ -118,7 +131,8 @@ def table(report: dict[str, Any]) -> list[str]:
         *phases,
         f"| **one update** | **{found['update_s']:.1f} s** |",
         "",
-        f"{asked['model']}, {asked['size']}, {asked['frames']} latent frames, recompute {asked['recompute']}; peak "
+        f"{asked['model']}, {asked['size']}, {asked['frames']} latent frames, recompute "
+        f"{asked['recompute']}; peak "
         f"{found['peak_gib']:.1f} GiB, of which roles hold as planned (GiB): {states}.",
         f"{report['hardware']['gpu']}, torch {report['versions']['torch']}, commit `{report['commit']}`.",
     ]
@@ -130,22 +144,32 @@ def write_page() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="wan2.1-t2v-1.3b")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--size", default="480x832")
     parser.add_argument("--frames", type=int, default=21)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--recompute", default="full")
-    parser.add_argument("--page", action="store_true", help="write the last result into docs/training.md and measure nothing")
+    parser.add_argument(
+        "--page", action="store_true", help="write the last result into docs/training.md and measure nothing"
+    )
     asked = parser.parse_args()
     if asked.page:
         write_page()
         return
     del asked.page
-    spec, (height, width) = find_model(asked.model), map(int, asked.size.split("x"))
+    spec = find_model(asked.model)
+    (height, width) = map(int, asked.size.split("x"))
     precision = "bf16" if asked.device == "cuda" else "fp32"
-    begins = {"student_every": 1, "critic_first": 0, "begun": 1.0, "longest": 99}  # every rollout the same work
+    begins = {
+        "student_every": 1,
+        "critic_first": 0,
+        "begun": 1.0,
+        "longest": 99,
+    }  # every rollout the same work
     recipe = msgspec.structs.replace(
         read_recipe(RECIPE),
         model=asked.model,

@@ -1,5 +1,5 @@
-"""What a rank or a tile gives to the others in a chunk, and what that takes between cards, by the planner's links: stated, not
-measured."""
+"""Bytes that a rank or a tile sends to the others in a chunk, and their time between cards by the planner's
+links: predicted, not measured."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ def listed(sent: Counter[tuple[str, int]]) -> list[dict[str, Any]]:
 
 
 def sent_ms(sent: Sequence[dict[str, Any]], ranks: int, link: Link) -> float:
-    """What a chunk's collectives take between cards, none of it hidden."""
-    return sum((each["times"] * collective_ms(each["kind"], each["bytes"], ranks, link) for each in sent), 0.0)
+    """Return the milliseconds that a chunk's collectives take between cards, none of them hidden."""
+    return sum(
+        (each["times"] * collective_ms(each["kind"], each["bytes"], ranks, link) for each in sent), 0.0
+    )
 
 
 def collective_ms(kind: str, size: float, ranks: int, link: Link) -> float:
-    """What one takes, of which a rank gives `size` bytes."""
+    """Return the milliseconds of one collective to which a rank gives `size` bytes."""
     of_kind: dict[str, Callable[[float, int, Link], float]] = {
         "sum": all_reduce,
         "scatter": all_gather,
@@ -39,10 +41,11 @@ def collective_ms(kind: str, size: float, ranks: int, link: Link) -> float:
 
 
 def met_ms(size: float, link: Link) -> float:
-    """Of a collective in memory that all ranks reach: a meeting, and so many bytes in each direction of the link."""
+    """Return the milliseconds of a collective in memory that all ranks reach: a meeting, and `size` bytes in
+    each direction of the link."""
     return MEETING_US / 1e3 + size / link.beta_gb_s / 1e6
 
 
 def traded(sent: Sequence[dict[str, Any]]) -> tuple[int, int]:
-    """How many messages of a chunk, and how many bytes they give."""
+    """Return the number of messages in a chunk, and their bytes."""
     return sum(each["times"] for each in sent), sum(each["times"] * each["bytes"] for each in sent)

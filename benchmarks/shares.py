@@ -1,12 +1,13 @@
-"""What one rank of a mesh takes for a chunk's model calls, alone on one GPU, beside the whole model on the same one.
+"""Time a chunk's model calls on one rank of a mesh, alone on one GPU, beside the whole model on the same GPU.
 
     python -m benchmarks.shares                                   # the 1.3B and the 14B, bf16 and fp8, every split
     python -m benchmarks.shares --only 14b-fp8 --splits tp2 tp4   # the others stay as they were, each with its commit
     python -m benchmarks.distributed_page                         # writes the last result into docs/distributed.md
 
-Its collectives are copies of the bytes that it would send: what they take between cards is not in these times. The page adds
-it from the planner's links, and says which column was measured and which assumed. The whole model and a share take turns, and
-the median of the turns' ratios counts. Weights are random; blocks are fast, calls recorded, the window is full.
+The rank's collectives are copies of the bytes that it would send; their time between cards is not in these
+times. The page adds it from the planner's links, and states which column was measured and which assumed. The
+whole model and a share take turns, and the median of the turns' ratios counts. Weights are random; blocks are
+fast, calls recorded, the window is full.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from benchmarks.pages import is_there, report_of, row
 from benchmarks.report import RESULTS, write_report
 from benchmarks.sent import listed, sent_ms, traded
 from millstream.commands.bench.floor import timed_ms
-from millstream.commands.report import current_commit
+from millstream.commands.report import row_origin
 from millstream.core.config import ModelSpec, StreamConfig, parse_size
 from millstream.core.presets import find_model
 from millstream.core.speed import ALL, FP8_GROUPS, of_generator
 from millstream.core.topology import LEADER, Topology
+from millstream.experiments.peer_memory import PeerMemory, PeerTensorSpread
 from millstream.models.dit import CausalDiT
 from millstream.models.empty import empty_modules
 from millstream.models.fast.recorded import chunks_before
@@ -41,20 +43,21 @@ from millstream.models.kv import KVRing
 from millstream.models.ring_shape import RingShape
 from millstream.models.weights.fill import frozen, put
 from millstream.parallel.apply import connect, even_bounds
-from millstream.parallel.called import CollectiveRecord, Kind
+from millstream.parallel.collective_calls import CollectiveRecord, Kind
 from millstream.parallel.collectives import PendingCollective, RankGroup
 from millstream.parallel.groups import Groups
 from millstream.parallel.layers import stage_blocks
 from millstream.parallel.mesh_dit import MeshDiT
-from millstream.parallel.peer_memory import PeerMemory
 from millstream.parallel.shares import share_of
 from millstream.planner.hardware import PCIE5, Device, Fleet, Link, find_device
 from millstream.planner.software import software_of
 from millstream.planner.time import chunk_time
 from millstream.planner.workload import Workload
 
-GPU, DTYPE = torch.device("cuda"), torch.bfloat16
-TURNS, TURN = 5, 2
+GPU = torch.device("cuda")
+DTYPE = torch.bfloat16
+TURNS = 5
+TURN = 2
 """So many turns of so many chunks each."""
 SPLITS = ("tp2", "tp4", "tp8", "sp2", "sp4", "pp2", "pp4")
 SPREAD = ("tp", "sp")
@@ -82,7 +85,10 @@ class Case:
 
 CASES = {
     f"{name}-{precision}": Case(model, size, window, fp8=precision == "fp8")
-    for name, model, size, window in (("1.3b", "wan2.1-t2v-1.3b", "480x832", 9), ("14b", "wan2.1-t2v-14b", "320x576", 9))
+    for name, model, size, window in (
+        ("1.3b", "wan2.1-t2v-1.3b", "480x832", 9),
+        ("14b", "wan2.1-t2v-14b", "320x576", 9),
+    )
     for precision in ("bf16", "fp8")
 }
 
@@ -125,7 +131,9 @@ def groups_of(topology: Topology) -> Groups:
 
     def group(name: str, size: int) -> AbsentPeers:
         ranks = tuple(range(LEADER, LEADER + size))
-        return AbsentPeers(name=name, purpose="mesh", ranks=ranks, rank=LEADER, handle=None, record=record, warm=True)
+        return AbsentPeers(
+            name=name, purpose="mesh", ranks=ranks, rank=LEADER, handle=None, record=record, warm=True
+        )
 
     stage = group("stage", topology.tp * topology.sp)
     lane = group("lane", topology.pp)
@@ -136,8 +144,11 @@ def groups_of(topology: Topology) -> Groups:
 class Chunks:
     """A chunk's model calls over a full window, again and again."""
 
-    def __init__(self, case: Case, topology: Topology, groups: Groups | None = None, peers: PeerMemory | None = None) -> None:
-        spec, self.stream = case.spec, case.stream
+    def __init__(
+        self, case: Case, topology: Topology, groups: Groups | None = None, peers: PeerMemory | None = None
+    ) -> None:
+        spec = case.spec
+        self.stream = case.stream
         self.groups, self.steps = groups or groups_of(topology), len(self.stream.steps)
         self.dit = self._made(spec, topology, case, peers)
         config = self.dit.config
@@ -151,11 +162,13 @@ class Chunks:
             sink=self.stream.sink,
         )
         self.ring = KVRing(shape, device=GPU, dtype=DTYPE)
-        frames, (rows, columns) = self.stream.frames_per_chunk, self.stream.latent_size
+        frames = self.stream.frames_per_chunk
+        (rows, columns) = self.stream.latent_size
         self.latents = torch.randn(1, frames, config.channels, rows, columns, device=GPU, dtype=DTYPE)
         self.level = torch.full((1, frames), 500.0, device=GPU)
         text = torch.randn(1, config.text_tokens, config.text_width, device=GPU, dtype=DTYPE)
-        self.cross, self._next = self.dit.read_prompt(text), 0
+        self.cross = self.dit.read_prompt(text)
+        self._next = 0
 
     def run(self, chunks: int) -> None:
         frames = self.stream.frames_per_chunk
@@ -179,10 +192,12 @@ class Chunks:
         return sent
 
     def timed_ms(self) -> float:
-        """Of a chunk."""
+        """Return the milliseconds of a chunk."""
         return timed_ms(partial(self.run, TURN), GPU) / TURN
 
-    def _made(self, spec: ModelSpec, topology: Topology, case: Case, peers: PeerMemory | None) -> CausalDiT | MeshDiT:
+    def _made(
+        self, spec: ModelSpec, topology: Topology, case: Case, peers: PeerMemory | None
+    ) -> CausalDiT | MeshDiT:
         bounds = even_bounds(spec.dit.layers, topology.pp)
         share = share_of(topology, LEADER, bounds)
         with empty_modules():
@@ -193,8 +208,10 @@ class Chunks:
                 put(dit, name, frozen(kept.clone()))
         speed = of_generator(replace(ALL, fp8=FP8_GROUPS if case.fp8 else ()))
         if topology.pp == 1:
-            return connect(dit, topology, self.groups, bounds=bounds, speed=speed, peers=peers)
-        # A stage's own part of a call, without its neighbours: embedding, its blocks, and the head, which one of them has.
+            spread = None if peers is None else PeerTensorSpread(self.groups.stage, peers)
+            return connect(dit, topology, self.groups, bounds=bounds, speed=speed, spread=spread)
+        # A stage's own part of a call, without its neighbours: embedding, its blocks, and the head, which one
+        # of them has.
         dit.blocks = stage_blocks(dit.blocks, bounds, 0)
         return connect(dit, Topology.parse("front+1"), self.groups, bounds=(0, len(dit.blocks)), speed=speed)
 
@@ -225,25 +242,39 @@ def measure(case: Case, splits: Sequence[str]) -> Iterator[tuple[str, dict[str, 
 
 
 def pictures_of(size: str) -> dict[int, dict[str, Any]]:
-    """What `benchmarks.tiles` found for such pictures, by how many tiles they are cut into; nothing where it was not run."""
+    """Return the results of `benchmarks.tiles` for pictures of a size, by number of tiles; empty where it was
+    not run."""
     measured = report_of("tiles")["measured"] if is_there("tiles") else {}
     return {int(tiles): found for tiles, found in measured.get(size, {}).items()}
 
 
-def predict(case: Case, split: str, found: dict[str, Any], device: Device, link: Link, *, tiles: int) -> float | None:
-    """One session's frames a second. A chunk's pictures come after its calls: all on the first rank's card, or cut into a tile
-    for each. A card that is not the measured one is as quick as the planner says, relative to that one. Of pictures that were
-    not measured, the whole ones take what the planner says, and nothing is known of tiles."""
-    work = Workload(spec=case.spec, stream=case.stream, precision="fp8" if case.fp8 else "native", software=software_of(ALL))
-    local, topology = Topology.parse("local"), Topology.parse(f"front+{split}")
+def predict(
+    case: Case, split: str, found: dict[str, Any], device: Device, link: Link, *, tiles: int
+) -> float | None:
+    """One session's frames a second. A chunk's pictures come after its calls: all on the first rank's card,
+    or cut into a tile for each. A card that is not the measured one is as quick as the planner says, relative
+    to that one. Of pictures that were not measured, the whole ones take what the planner says, and nothing is
+    known of tiles."""
+    work = Workload(
+        spec=case.spec,
+        stream=case.stream,
+        precision="fp8" if case.fp8 else "native",
+        software=software_of(ALL),
+    )
+    local = Topology.parse("local")
+    topology = Topology.parse(f"front+{split}")
     assert topology.pp == 1, f"the stages of {split} take turns"
-    there, here = (chunk_time(work, Fleet(device=card, count=1), local) for card in (device, find_device("H200")))
+    there, here = (
+        chunk_time(work, Fleet(device=card, count=1), local) for card in (device, find_device("H200"))
+    )
     whole = {1: {"ms": here.decode_ms, "host_ms": 0.0, "sent": []}}
     tile = (whole | pictures_of(case.size)).get(tiles)
     if tile is None:
         return None
     calls = found["share_ms"] * (there.call.total * there.calls) / (here.call.total * here.calls)
-    pictures = tile["ms"] * there.decode_ms / here.decode_ms + sent_ms(tile["sent"], tiles, link) + there.host_ms
+    pictures = (
+        tile["ms"] * there.decode_ms / here.decode_ms + sent_ms(tile["sent"], tiles, link) + there.host_ms
+    )
     between = sent_ms(found["sent"], topology.mesh_size, link)
     return float(1e3 * work.chunk_frames / max(calls + between + pictures, tile["host_ms"]))
 
@@ -266,7 +297,12 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
         yield row(["---"] * (len(heads) + len(predicted_heads)))
         for split, each in found.items():
             times, size = traded(each["sent"])
-            measured = (f"{each['share_ms']:.1f} ms", f"**{each['of_whole']:.3f}**", str(times), f"{size / 1e6:.0f}")
+            measured = (
+                f"{each['share_ms']:.1f} ms",
+                f"**{each['of_whole']:.3f}**",
+                str(times),
+                f"{size / 1e6:.0f}",
+            )
             yield row((split, *measured, *_stated(case, split, each, h200)))
         yield from ("", *predicted(case, found), "")
     commits = sorted({each["commit"] for found in report["measured"].values() for each in found.values()})
@@ -275,7 +311,7 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _stated(case: Case, split: str, found: dict[str, Any], device: Device) -> list[str]:
-    """Of tp and sp: what is sent between cards, and both predictions."""
+    """Return the cells of tp and sp: the time of transfers between cards, and both predictions."""
     if not split.startswith(SPREAD):
         return ["", "", ""]
     cards = Topology.parse(f"front+{split}").mesh_size
@@ -284,7 +320,8 @@ def _stated(case: Case, split: str, found: dict[str, Any], device: Device) -> li
 
 
 class Best(NamedTuple):
-    """Frames a second on so many cards, each with its split: pictures on one card, and in tiles where those were measured."""
+    """Frames a second on so many cards, each with its split: pictures on one card, and in tiles where those
+    were measured."""
 
     on_one: tuple[float, str]
     in_tiles: tuple[float, str] | None
@@ -308,7 +345,10 @@ def predicted(case: Case, found: dict[str, Any]) -> Iterator[str]:
         device = find_device(card)
         for link in (device.link, PCIE5):
             best = best_of(case, found, device, link)
-            cells = [f"{best[1].fps:.0f}", *(str(best[count]) if count in best else "" for count in (2, 4, 8))]
+            cells = [
+                f"{best[1].fps:.0f}",
+                *(str(best[count]) if count in best else "" for count in (2, 4, 8)),
+            ]
             yield row((card, link.name, *cells, _crossover(best)))
 
 
@@ -329,7 +369,9 @@ def best_of(case: Case, found: dict[str, Any], device: Device, link: Link) -> di
         return max(((fps, split) for split, fps in ours.items() if fps is not None), default=None)
 
     counts = sorted(set(cards_of.values()))
-    return {cards: Best(on_one, best(cards, cards)) for cards in counts if (on_one := best(cards, 1)) is not None}
+    return {
+        cards: Best(on_one, best(cards, cards)) for cards in counts if (on_one := best(cards, 1)) is not None
+    }
 
 
 def _crossover(best: dict[int, Best]) -> str:
@@ -342,7 +384,9 @@ def _crossover(best: dict[int, Best]) -> str:
 
 
 def asked(description: str | None, splits: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
     parser.add_argument("--splits", nargs="*", choices=splits, default=list(splits))
     return parser.parse_args()
@@ -351,11 +395,17 @@ def asked(description: str | None, splits: Sequence[str]) -> argparse.Namespace:
 def main() -> None:
     options = asked(__doc__, list(SPLITS))
     before = json.loads(RESULT.read_text())["measured"] if RESULT.exists() else {}
-    measured: dict[str, Any] = {name: before.get(name, {}) for name in CASES if name in before or name in options.only}
+    measured: dict[str, Any] = {
+        name: before.get(name, {}) for name in CASES if name in before or name in options.only
+    }
     for name in options.only:
         for split, found in measure(CASES[name], options.splits):
-            measured[name][split] = found | {"commit": current_commit()}
-            print(f"{name} {split}: {found['share_ms']:.1f} of {found['whole_ms']:.1f} ms, {found['of_whole']:.3f}", flush=True)
+            measured[name][split] = found | row_origin()
+            print(
+                f"{name} {split}: {found['share_ms']:.1f} of {found['whole_ms']:.1f} ms, "
+                f"{found['of_whole']:.3f}",
+                flush=True,
+            )
             write_report("shares", {"turns": TURNS, "chunks_of_a_turn": TURN}, measured)
 
 

@@ -1,10 +1,10 @@
-"""What always-on spans cost: of a chunk's time, the share that goes into measuring it.
+"""Measure the cost of always-on spans: the share of a chunk's time that goes into measuring it.
 
     python -m benchmarks.spans                  # results/spans.json, this processor
     python -m benchmarks.spans --device cuda    # results/spans-cuda.json, device events
 
-Brook, whose chunks are short. The goal is below 1%. One span's cost to the host is timed in a loop of many, in the same run
-as the chunks, and multiplied by how many a chunk has.
+Brook, whose chunks are short. The goal is below 1%. One span's cost to the host is timed in a loop of many,
+in the same run as the chunks, and multiplied by how many a chunk has.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from benchmarks.report import write_report
 from millstream import Engine
 from millstream.generation.stopwatch import Stopwatch
 
-WARM_UP, CHUNKS = 3, 12
-SPANS, RUNS = 20_000, 5
+WARM_UP = 3
+CHUNKS = 12
+SPANS = 20_000
+RUNS = 5
 
 
 def microseconds_per_span(watch: Stopwatch) -> float:
@@ -49,7 +51,12 @@ def main() -> None:
     config = engine.stream_config()
     write_report(
         "spans" if device == "cpu" else f"spans-{device}",
-        {"model": "brook", "size": f"{config.height}x{config.width}", "steps": config.steps, "dtype": str(engine.dtype)},
+        {
+            "model": "brook",
+            "size": f"{config.height}x{config.width}",
+            "steps": config.steps,
+            "dtype": str(engine.dtype),
+        },
         {
             "span_us": round(each_us, 2),
             "spans_per_chunk": spans,

@@ -3,8 +3,9 @@
     python -m benchmarks.stills
     python -m benchmarks.stills --size 480x832 --threads 1 2 4 8
 
-The quickest of many chunks, because whatever else runs only makes one slower; and what a chunk takes of the processor, which
-should not grow with the number of threads. Pictures are Brook's kind: soft shapes that move, with a little noise.
+The quickest of many chunks, because whatever else runs only makes one slower; and what a chunk takes of the
+processor, which should not grow with the number of threads. Pictures are Brook's kind: soft shapes that move,
+with a little noise.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from millstream.server.sessions.piecewise import encode_piecewise
 from millstream.server.sessions.threads import num_encoders, start_threads
 from millstream.video.encoding import Frames, encoder_for
 
-CHUNK_FRAMES, CHUNKS, WARM_UP = 12, 200, 5
+CHUNK_FRAMES = 12
+CHUNKS = 200
+WARM_UP = 5
 NOISE = 4.0
-"""Of 256 levels."""
+"""Noise in the pictures, in levels of 256."""
 
 
 def chunk_of_pictures(height: int, width: int) -> Frames:
@@ -41,7 +44,8 @@ def chunk_of_pictures(height: int, width: int) -> Frames:
 
 
 def measure(frames_THW3: Frames, format: Format, threads: int) -> dict[str, float]:
-    encoder, seconds = encoder_for(format), list[float]()
+    encoder = encoder_for(format)
+    seconds = list[float]()
     with ThreadPoolExecutor(threads) as pool:
         start_threads(pool, threads)
         begun_cpu = 0.0
@@ -66,7 +70,9 @@ def measure_all(size: tuple[int, int], format: Format, threads: Sequence[int]) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", default="256x256")
     parser.add_argument("--format", choices=FORMATS, default="jpeg")
     parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, 2, num_encoders()}))

@@ -1,9 +1,10 @@
-"""One stream, a few chunks whenever a line asks for them: how long one took, how much of a processor, and their digests.
+"""One stream, a few chunks whenever a line asks for them: how long one took, how much of a processor, and
+their digests.
 
     echo 4 | python benchmarks/timed_chunks.py --model brook --weights bundled
 
-`python -m benchmarks.forks --against PATH` runs this file with the package of each checkout, so that the two take turns. It
-imports nothing that is not in both.
+`python -m benchmarks.forks --against PATH` runs this file with the package of each checkout, so that the two
+take turns. It imports nothing that is not in both.
 """
 
 from __future__ import annotations
@@ -32,9 +33,13 @@ def add_stream_options(parser: argparse.ArgumentParser) -> None:
 
 def make_session(options: argparse.Namespace) -> tuple[Engine, Session]:
     config = EngineConfig(
-        model=options.model, weights=(options.weights,), device=options.device, speed=parse_speed(options.fast)
+        model=options.model,
+        weights=(options.weights,),
+        device=options.device,
+        speed=parse_speed(options.fast),
     )
-    engine, changes = Engine(config), dict[str, Any]()
+    engine = Engine(config)
+    changes = dict[str, Any]()
     if options.size:
         changes["height"], changes["width"] = parse_size(options.size)
     if options.window is not None:
@@ -43,13 +48,16 @@ def make_session(options: argparse.Namespace) -> tuple[Engine, Session]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_stream_options(parser)
     engine, session = make_session(parser.parse_args())
     for line in sys.stdin:
-        begun, processor = time.perf_counter(), time.process_time()
+        begun = time.perf_counter()
+        processor = time.process_time()
         digests = [chunk.digest for chunk in session.stream(int(line))]
-        engine.settle(session.id)
+        engine.run_commit(session.id)
         taken = {"ms": time.perf_counter() - begun, "processor_ms": time.process_time() - processor}
         each = {name: 1e3 * seconds / len(digests) for name, seconds in taken.items()}
         print(json.dumps(each | {"digests": digests}), flush=True)

@@ -1,13 +1,14 @@
-"""Live bytes of a training step on CPU ranks at its fullest moment, by every way to recompute and to share, and the plan's.
+"""Live bytes of a training step on CPU ranks at its fullest moment, by every way to recompute and to share,
+and the plan's.
 
     python -m benchmarks.train_memory
     python -m benchmarks.train_memory --only fsdp       # the other rows stay as they were, with the commit they are of
     python -m benchmarks.train_memory --page            # writes the last result into docs/training.md
 
-Real processes over gloo, two steps of diffusion forcing with AdamW; the second is weighed. Every tensor that an operation
-makes counts until it dies, and beside them the weights and what the optimiser keeps. All of it is float32, but with *masters*
-weights, gradients and activations are bfloat16 beside float32 weights that learn. What is planned is `learning_peak` of
-`planner/training.py`.
+Real processes over gloo, two steps of diffusion forcing with AdamW; the second is weighed. Every tensor that
+an operation makes counts until it dies, and beside them the weights and what the optimiser keeps. All of it
+is float32, but with *masters* weights, gradients and activations are bfloat16 beside float32 weights that
+learn. What is planned is `learning_peak` of `planner/training.py`.
 """
 
 from __future__ import annotations
@@ -27,34 +28,46 @@ from torch.distributed.tensor import DTensor
 
 from benchmarks.pages import row, write_between
 from benchmarks.report import RESULTS, write_report
-from benchmarks.train_equality import mean_square
-from millstream.commands.report import current_commit
+from millstream.commands.report import row_origin
 from millstream.core.config import DiTConfig, Recompute
+from millstream.mesh.local_ranks import on_ranks
 from millstream.models.adapters import add_adapters
 from millstream.models.dit import CausalDiT
-from millstream.parallel.training.groups import create_training_groups
-from millstream.parallel.training.learner import Learner, PipelineLearner, ZeroLearner, make_learner
-from millstream.parallel.training.optimisers.choice import OptimiserChoice
-from millstream.parallel.training.optimisers.masters import Masters
-from millstream.parallel.training.plan import ParallelPlan
-from millstream.parallel.training.task import FlowRows, StepOptions, TrainingTask
+from millstream.models.live_bytes import LiveBytes
 from millstream.planner.bubbles import TRAINED, held_micro_batches
-from millstream.planner.training import LearningWork, fullest_rank, gathered_parameters, learner_state, learning_peak
-from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
-from tests.dist.ranks import run_ranks
-from tests.unit.live_bytes import LiveBytes
+from millstream.planner.training import (
+    LearningWork,
+    fullest_rank,
+    gathered_parameters,
+    learner_state,
+    learning_peak,
+)
+from millstream.train.parallel.groups import create_training_groups
+from millstream.train.parallel.learner import Learner, PipelineLearner, ZeroLearner, make_learner
+from millstream.train.parallel.optimisers.choice import OptimiserChoice
+from millstream.train.parallel.optimisers.masters import Masters
+from millstream.train.parallel.plan import ParallelPlan
+from millstream.train.parallel.task import FlowRows, StepOptions, TrainingTask
+from millstream.train.sequence import ChunkedSequence, diffusion_forced
 
 WITHIN = 0.05
 RESULT = RESULTS / "train_memory.json"
-CONFIG = DiTConfig(layers=6, width=48, heads=2, ffn=192, channels=4, text_width=16, text_tokens=4, time_features=32)
-UNSEEN = DiTConfig(layers=10, width=80, heads=4, ffn=240, channels=6, text_width=24, text_tokens=6, time_features=32)
+CONFIG = DiTConfig(
+    layers=6, width=48, heads=2, ffn=192, channels=4, text_width=16, text_tokens=4, time_features=32
+)
+UNSEEN = DiTConfig(
+    layers=10, width=80, heads=4, ffn=240, channels=6, text_width=24, text_tokens=6, time_features=32
+)
 """A shape that no formula was written with in view."""
 SHAPES = {"seen": CONFIG, "unseen": UNSEEN}
 CASES: tuple[tuple[str, Recompute], ...] = tuple(itertools.product(SHAPES, get_args(Recompute)))
-CHUNKS, FRAMES_PER_CHUNK, WINDOW, LATENT_SIZE = 3, 2, 4, (16, 16)
+CHUNKS = 3
+FRAMES_PER_CHUNK = 2
+WINDOW = 4
+LATENT_SIZE = (16, 16)
 
 
-class Way(NamedTuple):
+class MemoryCase(NamedTuple):
     plan: ParallelPlan = ParallelPlan()
     lora_rank: int = 0
     masters: bool = False
@@ -65,33 +78,36 @@ class Way(NamedTuple):
 
 
 WAYS = {
-    "one process": Way(),
-    "own data parallel": Way(ParallelPlan(dp=2)),
-    "DDP": Way(ParallelPlan(dp=2, data="ddp")),
-    "ZeRO 1": Way(ParallelPlan(dp=2, data="zero1")),
-    "ZeRO 2": Way(ParallelPlan(dp=2, data="zero2")),
-    "ZeRO 3": Way(ParallelPlan(dp=2, data="zero3")),
-    "FSDP2": Way(ParallelPlan(dp=2, data="fsdp")),
-    "HSDP": Way(ParallelPlan(dp=4, data="hsdp", shards=2)),
-    "tensor parallel": Way(ParallelPlan(tp=2)),
-    "context parallel": Way(ParallelPlan(cp=2)),
-    "pipeline, 1F1B": Way(ParallelPlan(pp=2, micro_batches=3)),
-    "LoRA": Way(lora_rank=2),
-    "masters": Way(masters=True),
-    "masters, own data parallel": Way(ParallelPlan(dp=2), masters=True),
-    "masters, DDP": Way(ParallelPlan(dp=2, data="ddp"), masters=True),
-    "masters, ZeRO 1": Way(ParallelPlan(dp=2, data="zero1"), masters=True),
-    "masters, ZeRO 2": Way(ParallelPlan(dp=2, data="zero2"), masters=True),
-    "masters, ZeRO 3": Way(ParallelPlan(dp=2, data="zero3"), masters=True),
-    "masters, tensor parallel": Way(ParallelPlan(tp=2), masters=True),
-    "masters, context parallel": Way(ParallelPlan(cp=2), masters=True),
-    "masters, pipeline, 1F1B": Way(ParallelPlan(pp=2, micro_batches=3), masters=True),
+    "one process": MemoryCase(),
+    "own data parallel": MemoryCase(ParallelPlan(dp=2)),
+    "DDP": MemoryCase(ParallelPlan(dp=2, data="ddp")),
+    "ZeRO 1": MemoryCase(ParallelPlan(dp=2, data="zero1")),
+    "ZeRO 2": MemoryCase(ParallelPlan(dp=2, data="zero2")),
+    "ZeRO 3": MemoryCase(ParallelPlan(dp=2, data="zero3")),
+    "FSDP2": MemoryCase(ParallelPlan(dp=2, data="fsdp")),
+    "HSDP": MemoryCase(ParallelPlan(dp=4, data="hsdp", shards=2)),
+    "tensor parallel": MemoryCase(ParallelPlan(tp=2)),
+    "context parallel": MemoryCase(ParallelPlan(cp=2)),
+    "pipeline, 1F1B": MemoryCase(ParallelPlan(pp=2, micro_batches=3)),
+    "LoRA": MemoryCase(lora_rank=2),
+    "masters": MemoryCase(masters=True),
+    "masters, own data parallel": MemoryCase(ParallelPlan(dp=2), masters=True),
+    "masters, DDP": MemoryCase(ParallelPlan(dp=2, data="ddp"), masters=True),
+    "masters, ZeRO 1": MemoryCase(ParallelPlan(dp=2, data="zero1"), masters=True),
+    "masters, ZeRO 2": MemoryCase(ParallelPlan(dp=2, data="zero2"), masters=True),
+    "masters, ZeRO 3": MemoryCase(ParallelPlan(dp=2, data="zero3"), masters=True),
+    "masters, tensor parallel": MemoryCase(ParallelPlan(tp=2), masters=True),
+    "masters, context parallel": MemoryCase(ParallelPlan(cp=2), masters=True),
+    "masters, pipeline, 1F1B": MemoryCase(ParallelPlan(pp=2, micro_batches=3), masters=True),
 }
 
 
-def live_bytes(rank: int, way: Way, recompute: Recompute, config: DiTConfig = CONFIG) -> int:
-    """Of a rank at the fullest moment of its second step."""
-    device, plan, rows, frames = torch.device("cpu"), way.plan, way.plan.micro_batches, CHUNKS * FRAMES_PER_CHUNK
+def live_bytes(rank: int, way: MemoryCase, recompute: Recompute, config: DiTConfig = CONFIG) -> int:
+    """Return the live bytes of a rank at the peak of its second step."""
+    device = torch.device("cpu")
+    plan = way.plan
+    rows = way.plan.micro_batches
+    frames = CHUNKS * FRAMES_PER_CHUNK
     torch.manual_seed(0)
     dit = CausalDiT(config).to(torch.bfloat16 if way.masters else torch.float32)
     if way.lora_rank:
@@ -100,7 +116,9 @@ def live_bytes(rank: int, way: Way, recompute: Recompute, config: DiTConfig = CO
     learner = make_learner(
         TrainingTask(
             dit=dit,
-            sequence=ChunkedSequence(diffusion_forced(CHUNKS, FRAMES_PER_CHUNK, WINDOW), config, LATENT_SIZE, device),
+            sequence=ChunkedSequence(
+                diffusion_forced(CHUNKS, FRAMES_PER_CHUNK, WINDOW), config, LATENT_SIZE, device
+            ),
             latent_size=LATENT_SIZE,
             loss=mean_square,
             plan=plan,
@@ -134,14 +152,15 @@ def lasting(learner: Learner, dit: CausalDiT) -> list[Tensor]:
 
 
 def bytes_of(tensors: list[Tensor]) -> int:
-    """Of what they are kept in, each once."""
+    """Return the bytes of the tensors' storages, each counted once."""
     local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in local}
     return sum(storages.values())
 
 
-def planned_bytes(way: Way, recompute: Recompute, config: DiTConfig = CONFIG) -> float:
-    plan, tokens = way.plan, CHUNKS * FRAMES_PER_CHUNK * LATENT_SIZE[0] * LATENT_SIZE[1] // config.patch**2
+def planned_bytes(way: MemoryCase, recompute: Recompute, config: DiTConfig = CONFIG) -> float:
+    plan = way.plan
+    tokens = CHUNKS * FRAMES_PER_CHUNK * LATENT_SIZE[0] * LATENT_SIZE[1] // config.patch**2
     shards = plan.shards or plan.dp
     whole = fullest_rank(config, tp=plan.tp, pp=plan.pp)
     learns = fullest_rank(config, tp=plan.tp, pp=plan.pp, lora_rank=way.lora_rank) if way.lora_rank else whole
@@ -169,8 +188,12 @@ def planned_bytes(way: Way, recompute: Recompute, config: DiTConfig = CONFIG) ->
     return learning_peak(work, state, accumulates=plan.keeps_gradients)
 
 
-def weigh(rank: int, way: Way) -> list[int]:
-    """Of every shape and way to recompute, in one start of the ranks."""
+def mean_square(flow: Tensor, target: Tensor) -> Tensor:
+    return (flow - target).square().mean()
+
+
+def weigh(rank: int, world: int, way: MemoryCase) -> list[int]:
+    """Return the live bytes of every shape and way to recompute, in one start of the ranks."""
     return [live_bytes(rank, way, recompute, SHAPES[shape]) for shape, recompute in CASES]
 
 
@@ -178,35 +201,42 @@ def rows(only: list[str]) -> Iterator[dict[str, Any]]:
     for name, way in WAYS.items():
         if only and not any(word.lower() in name.lower() for word in only):
             continue
-        found = run_ranks(weigh, way.plan.world_size, way, timeout_s=3600.0)[0]  # of a pipeline the first holds most
+        found = on_ranks(weigh, way.plan.world_size, way, timeout_s=3600.0)[
+            0
+        ]  # of a pipeline the first holds most
         for (shape, recompute), held in zip(CASES, found, strict=True):
             yield beside_plan(
-                {"plan": name, "shape": shape, "recompute": recompute, "live_bytes": held, "commit": current_commit()}
+                {"plan": name, "shape": shape, "recompute": recompute, "live_bytes": held} | row_origin()
             )
 
 
 def beside_plan(measured: dict[str, Any]) -> dict[str, Any]:
-    """What the planner says of a row now, whenever it was measured."""
+    """Add the planner's present prediction to a row, whenever it was measured."""
     planned = planned_bytes(WAYS[measured["plan"]], measured["recompute"], SHAPES[measured["shape"]])
     return measured | {"planned_bytes": round(planned), "difference": measured["live_bytes"] / planned - 1}
 
 
 def rows_before(report: dict[str, Any], about: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of a result whose shapes are those of now."""
+    """Return the rows of an earlier result whose configuration is the present one; otherwise none."""
     is_alike = report["configuration"].items() >= about.items()
-    return [beside_plan({"commit": report["commit"]} | each) for each in report["measured"]["rows"]] if is_alike else []
+    return (
+        [beside_plan({"commit": report["commit"]} | each) for each in report["measured"]["rows"]]
+        if is_alike
+        else []
+    )
 
 
 def merged(found: list[dict[str, Any]], before: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of now in the place of those before them."""
+    """Replace earlier rows by those just measured."""
     by_name = {(each["plan"], each["shape"], each["recompute"]): each for each in (*before, *found)}
     keys = ((name, *case) for name in WAYS for case in CASES)
     return [by_name[key] for key in keys if key in by_name]
 
 
 def table(report: dict[str, Any]) -> Iterator[str]:
-    """Of a result, for a page: the shape that is further from its plan."""
-    found, ways = report["measured"]["rows"], get_args(Recompute)
+    """Yield the table of a result, for a page: in each cell, the shape furthest from its plan."""
+    found = report["measured"]["rows"]
+    ways = get_args(Recompute)
     furthest = dict[tuple[str, str], float]()
     for each in found:
         key = each["plan"], each["recompute"]
@@ -221,13 +251,21 @@ def table(report: dict[str, Any]) -> Iterator[str]:
 
 
 def names_of_missed(found: list[dict[str, Any]]) -> list[str]:
-    return [f"{each['plan']}, {each['shape']}, {each['recompute']}" for each in found if abs(each["difference"]) > WITHIN]
+    return [
+        f"{each['plan']}, {each['shape']}, {each['recompute']}"
+        for each in found
+        if abs(each["difference"]) > WITHIN
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="*", default=[], help="plans whose name has one of these in it")
-    parser.add_argument("--page", action="store_true", help="write the last result into docs/training.md and weigh nothing")
+    parser.add_argument(
+        "--page", action="store_true", help="write the last result into docs/training.md and weigh nothing"
+    )
     options = parser.parse_args()
     report = json.loads(RESULT.read_text())
     if options.page:

@@ -1,12 +1,14 @@
-"""Does fewer bits change what is learnt? Brook's teacher from nothing, three times: float32, bfloat16 and scaled float16.
+"""Does fewer bits change what is learnt? Brook's teacher from nothing, three times: float32, bfloat16 and
+scaled float16.
 
     python -m benchmarks.train_precision                # the stage as its recipe has it, for a GPU: a few minutes
     python -m benchmarks.train_precision --steps 600 --clips 11500
     python -m benchmarks.train_precision --page         # writes the last result into docs/training.md
 
-The stage's model, batch, rates, optimisers and losses are those of `recipes/brook.toml`; clips are rendered as for a run, fewer
-of them, through the VAE that ships. Weights are float32 and start alike; every step draws the same clips and the same noise.
-Losses are averaged over neighbouring steps, and two curves differ by their distance in percent of float32's.
+The stage's model, batch, rates, optimisers and losses are those of `recipes/brook.toml`; clips are rendered
+as for a run, fewer of them, through the VAE that ships. Weights are float32 and start alike; every step draws
+the same clips and the same noise. Losses are averaged over neighbouring steps, and two curves differ by their
+distance in percent of float32's.
 """
 
 from __future__ import annotations
@@ -31,16 +33,16 @@ from millstream.engine.device_choice import choose_device
 from millstream.models.brook.bundle import load_bundle
 from millstream.models.brook.files import FINGERPRINT, PATH
 from millstream.models.brook.text import WordTokenizer
-from millstream.parallel.training.precision import LossScale, Precision
-from millstream.trainer.brook import new_pair, render_pools
-from millstream.trainer.data.captions import WORDS
-from millstream.trainer.loop import keyed_generator
-from millstream.trainer.methods.flow import FlowMethod, TextAndDiT
-from millstream.trainer.optimise import Optimisers
-from millstream.trainer.options import FlowOptions
-from millstream.trainer.plan import RunPlan, StagePlan, read_plan
-from millstream.trainer.pool import LatentPool
-from millstream.trainer.recipe_file import RECIPES
+from millstream.train.brook import new_pair, render_pools
+from millstream.train.data.captions import WORDS
+from millstream.train.loop import keyed_generator
+from millstream.train.methods.flow import FlowMethod, TextAndDiT
+from millstream.train.optimise import Optimisers
+from millstream.train.options import FlowOptions
+from millstream.train.parallel.precision import LossScale, Precision
+from millstream.train.plan import RunPlan, StagePlan, read_plan
+from millstream.train.pool import LatentPool
+from millstream.train.recipe import RECIPES
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")
 AT_MOST = 2.0
@@ -66,12 +68,17 @@ def latents(plan: RunPlan, device: torch.device) -> LatentPool:
     return render_pools(plan, vae, WordTokenizer(WORDS), spec, device)[0]
 
 
-def learn(pair: TextAndDiT, pool: LatentPool, stage: StagePlan, precision: Precision, steps: int, *, seed: int = 0) -> Curve:
+def learn(
+    pair: TextAndDiT, pool: LatentPool, stage: StagePlan, precision: Precision, steps: int, *, seed: int = 0
+) -> Curve:
     """The first so many steps of a stage."""
-    device, options = pool.latents_KFCYX.device, stage.choose(FlowOptions)
+    device = pool.latents_KFCYX.device
+    options = stage.choose(FlowOptions)
     method = FlowMethod(pair, pool, batch=stage.batch, options=options, precision=precision)
-    optimisers, scale = Optimisers(pair, stage), LossScale() if precision == "fp16" else None
-    losses, begun = list[float](), time.perf_counter()
+    optimisers = Optimisers(pair, stage)
+    scale = LossScale() if precision == "fp16" else None
+    losses = list[float]()
+    begun = time.perf_counter()
     for step in range(steps):
         (loss,) = method.turns[0].losses(keyed_generator(device, seed, "teacher.student", step)).values()
         if follow(loss, pair, scale):
@@ -108,13 +115,15 @@ def differences(found: Curve, expected: Curve) -> dict[str, float]:
 
 
 def compared(curves: Mapping[Precision, Curve]) -> dict[str, Any]:
-    runs = {precision: differences(curve, curves["fp32"]) | asdict(curve) for precision, curve in curves.items()}
+    runs = {
+        precision: differences(curve, curves["fp32"]) | asdict(curve) for precision, curve in curves.items()
+    }
     missed = [precision for precision, found in runs.items() if not found["most_percent"] <= AT_MOST]
     return {"at_most_percent": AT_MOST, "missed": missed, "runs": runs}
 
 
 def measure(device: torch.device, steps: int, clips: int) -> dict[str, Any]:
-    """Of Brook's teacher, with so many clips."""
+    """Train Brook's teacher on so many clips in every precision, and compare the curves."""
     plan = read_plan(RECIPES / "brook.toml")
     share = clips / (plan.pool.clips + plan.pool.switches)
     counts = {"clips": round(share * plan.pool.clips), "switches": round(share * plan.pool.switches)}
@@ -129,32 +138,43 @@ def measure(device: torch.device, steps: int, clips: int) -> dict[str, Any]:
 
 
 def table(report: dict[str, Any]) -> Iterator[str]:
-    """Of a result, for a page."""
+    """Yield the table of a result, for a page."""
     about = report["configuration"]
     yield row(("precision", "last loss", "from fp32, mean", "at most", "skipped steps", "a step"))
     yield row(["---"] * 6)
     for name, found in report["measured"]["runs"].items():
-        last, per_step = smoothed(found["losses"])[-1], 1000 * found["seconds"] / about["steps"]
+        last = smoothed(found["losses"])[-1]
+        per_step = 1000 * found["seconds"] / about["steps"]
         percent = (f"{found[key]:.2f}%" for key in ("mean_percent", "most_percent"))
         yield row((name, f"{last:.4f}", *percent, str(found["skipped"]), f"{per_step:.0f} ms"))
     yield ""
     where = report["hardware"].get("gpu") or report["hardware"]["cpu"] or "ARM CPU"
-    yield f"{about['steps']} steps; {where}, torch {report['versions']['torch']}, commit `{report['commit']}`."
+    yield (
+        f"{about['steps']} steps; {where}, torch {report['versions']['torch']}, commit `{report['commit']}`."
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--clips", type=int, default=2000, help="Rendered, of the recipe's 11,500.")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--page", action="store_true", help="write the last result into docs/training.md and train nothing")
+    parser.add_argument(
+        "--page", action="store_true", help="write the last result into docs/training.md and train nothing"
+    )
     options = parser.parse_args()
     if options.page:
         report = json.loads((RESULTS / "train_precision.json").read_text())
-        write_between(Path(__file__).parents[1] / "docs" / "training.md", "benchmarks.train_precision", table(report))
+        write_between(
+            Path(__file__).parents[1] / "docs" / "training.md", "benchmarks.train_precision", table(report)
+        )
         return
     found = measure(choose_device(options.device), options.steps, options.clips)
-    write_report("train_precision", {"stage": "teacher", "steps": options.steps, "smoothed_over": NEIGHBOURS}, found)
+    write_report(
+        "train_precision", {"stage": "teacher", "steps": options.steps, "smoothed_over": NEIGHBOURS}, found
+    )
     sys.exit(f"further than {AT_MOST:g}% from fp32: {', '.join(found['missed'])}" if found["missed"] else 0)
 
 

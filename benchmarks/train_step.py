@@ -2,14 +2,16 @@
 
     python -m benchmarks.train_step                         # the 1.3B, every way
     python -m benchmarks.train_step --only 14b-lora-full    # the other rows stay as they were
+    python -m benchmarks.train_step --self-forcing ../Self-Forcing  # and Self-Forcing's own code, from a checkout of it
     python -m benchmarks.train_step --kernels               # and how long kernels of each kind take
     python -m benchmarks.train_step --miniature             # tiny, on any device, to see that it runs; nothing is written
     python -m benchmarks.train_step --page                  # writes the last result into docs/training.md, and its plot,
                                                             # beside what the planner says now
 
-480x832 and 21 latent frames (32,760 tokens) in chunks of 3, diffusion forcing over all that came before, one clip, random
-weights, by the learner that `millstream train RECIPE` uses. *Forward and backward* is without the optimiser, in time and
-memory, as others publish it, nor the float32 weights that it keeps with `masters`; *step* is with all of it.
+480x832 and 21 latent frames (32,760 tokens) in chunks of 3, diffusion forcing over all that came before, one
+clip, random weights, by the learner that `millstream train RECIPE` uses; a peer's rows are of the same sizes
+(`peer_training.py`). *Forward and backward* is without the optimiser, in time and memory, as others publish
+it, nor the float32 weights that it keeps with `masters`; *step* is with all of it.
 """
 
 from __future__ import annotations
@@ -28,19 +30,14 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from benchmarks.pages import row, write_between
+from benchmarks.peer_training import prepare as prepare_peer
 from benchmarks.report import RESULTS, write_report
-from millstream.commands.report import current_commit
+from millstream.commands.report import row_origin
+from millstream.core.chunk_work import call_flops
 from millstream.core.config import SPATIAL_STRIDE
-from millstream.core.files import write_whole
 from millstream.core.presets import find_model
 from millstream.models.adapters import add_adapters
 from millstream.models.registry import load_dit
-from millstream.parallel.training.groups import create_training_groups
-from millstream.parallel.training.learner import Learner, make_learner
-from millstream.parallel.training.optimisers.masters import Masters
-from millstream.parallel.training.plan import ParallelPlan
-from millstream.parallel.training.task import FlowRows, TrainingTask
-from millstream.planner.flops import call_flops
 from millstream.planner.hardware import DEVICES
 from millstream.planner.memory import dit_parameters
 from millstream.planner.training import (
@@ -51,14 +48,23 @@ from millstream.planner.training import (
     learning_time,
     lora_parameters,
 )
-from millstream.trainer.sequence import ChunkedSequence, diffusion_forced, frames_seen
-from millstream.trainer.tuning.recipe import TuningRecipe
-from millstream.trainer.tuning.rows import flow_error
+from millstream.train.finetune.recipe import TuningRecipe
+from millstream.train.finetune.rows import flow_error
+from millstream.train.parallel.groups import create_training_groups
+from millstream.train.parallel.learner import Learner, make_learner
+from millstream.train.parallel.optimisers.masters import Masters
+from millstream.train.parallel.plan import ParallelPlan
+from millstream.train.parallel.task import FlowRows, TrainingTask
+from millstream.train.sequence import ChunkedSequence, diffusion_forced, frames_seen
 
-FRAMES, FRAMES_PER_CHUNK, SIZE = 21, 3, (480, 832)
+FRAMES = 21
+FRAMES_PER_CHUNK = 3
+SIZE = (480, 832)
 MINIATURE = "wan-tiny", (32, 64)
-RUNS, WARM_UP = 4, 1
-SMALL, LARGE = "wan2.1-t2v-1.3b", "wan2.1-t2v-14b"
+RUNS = 4
+WARM_UP = 1
+SMALL = "wan2.1-t2v-1.3b"
+LARGE = "wan2.1-t2v-14b"
 LORA_RANK = 32
 LAYOUT = diffusion_forced(FRAMES // FRAMES_PER_CHUNK, FRAMES_PER_CHUNK, FRAMES)
 CASES: dict[str, dict[str, Any]] = {
@@ -73,16 +79,19 @@ CASES: dict[str, dict[str, Any]] = {
     "1.3b-fp8-none": {"model": SMALL, "recompute": "none", "precision": "fp8"},
     "14b-lora-full": {"model": LARGE, "recompute": "full", "rank": LORA_RANK},
 }
-PUBLISHED = {"none": {"seconds": 1.72, "peak_gib": 109.0}, "full": {"seconds": 2.25, "peak_gib": 9.6}}
-"""Self-Forcing's own code on the same card, the 1.3B."""
+PEERS: dict[str, dict[str, Any]] = {
+    "self-forcing-none": {"model": SMALL, "recompute": False},
+    "self-forcing-full": {"model": SMALL, "recompute": True},
+}
+"""Self-Forcing's own code, of which a checkout is given."""
 WITHIN = {"seconds": 0.10, "peak_gib": 0.05}
-"""Of the plan."""
+"""Largest relative difference from the plan."""
 KINDS = {
     "attention": ("sdpa", "flash", "fmha"),
     "products": ("nvjet", "gemm", "cutlass", "xmma"),
     "walks": ("triton", "elementwise", "vectorized", "reduce", "memcpy", "memset", "cat"),
 }
-"""What is in the names of kernels, and what they do then."""
+"""Kinds of kernels, with the parts of names that identify each."""
 
 
 class Trained(NamedTuple):
@@ -93,14 +102,16 @@ class Trained(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """What the planner is told of a case."""
+    """A case as the planner takes it."""
 
     work: LearningWork
     state: TrainingState
 
 
 def plan_of(case: dict[str, Any], size: tuple[int, int] = SIZE) -> Planned:
-    spec, rank, masters = find_model(case["model"]), case.get("rank", 0), case.get("masters", False)
+    spec = find_model(case["model"])
+    rank = case.get("rank", 0)
+    masters = case.get("masters", False)
     tokens = size[0] * size[1] // (SPATIAL_STRIDE * spec.dit.patch) ** 2
     work = LearningWork(
         dit=spec.dit,
@@ -113,13 +124,20 @@ def plan_of(case: dict[str, Any], size: tuple[int, int] = SIZE) -> Planned:
     learning = lora_parameters(spec.dit, rank) if rank else dit_parameters(spec.dit)
     frozen = dit_parameters(spec.dit) if rank else 0
     state = learner_state(
-        learning, frozen, data="replicas", ranks=1, frozen_bytes=2, learning_bytes=work.learning_bytes, masters=masters
+        learning,
+        frozen,
+        data="replicas",
+        ranks=1,
+        frozen_bytes=2,
+        learning_bytes=work.learning_bytes,
+        masters=masters,
     )
     return Planned(work, state)
 
 
 def planned(case: dict[str, Any]) -> dict[str, float]:
-    """Of a case on the card that it is measured on; the planner speaks of bf16."""
+    """Return the plan of a case on the card that it is measured on; empty but for bf16, which the planner
+    assumes."""
     if case.get("precision", "bf16") != "bf16":
         return {}
     work, state = plan_of(case)
@@ -131,10 +149,15 @@ def planned(case: dict[str, Any]) -> dict[str, float]:
 
 
 def prepare(case: dict[str, Any], size: tuple[int, int], device: torch.device) -> Trained:
-    spec, rank, plan = find_model(case["model"]), case.get("rank", 0), ParallelPlan()
-    asked = dict(model=spec.name, weights=("random",), data="", steps=1, batch=1, lr=1e-5, recompute=case["recompute"])
+    spec = find_model(case["model"])
+    rank = case.get("rank", 0)
+    plan = ParallelPlan()
+    asked = dict(
+        model=spec.name, weights=("random",), data="", steps=1, batch=1, lr=1e-5, recompute=case["recompute"]
+    )
     compiler: Literal["inductor", "aot_eager"] = "inductor" if device.type == "cuda" else "aot_eager"
-    precision, masters = case.get("precision", "bf16"), case.get("masters", False)
+    precision = case.get("precision", "bf16")
+    masters = case.get("masters", False)
     recipe = TuningRecipe(**asked, precision=precision, masters=masters, compile=compiler)
     is_narrow = rank > 0 or recipe.learns_in == "bf16"
     dit = load_dit(spec, recipe.weights, device=device, dtype=torch.bfloat16 if is_narrow else torch.float32)
@@ -147,7 +170,13 @@ def prepare(case: dict[str, Any], size: tuple[int, int], device: torch.device) -
     groups = create_training_groups(plan, device)
     learner = make_learner(
         TrainingTask(
-            dit=dit, sequence=sequence, latent_size=latent_size, loss=flow_error, plan=plan, groups=groups, options=options
+            dit=dit,
+            sequence=sequence,
+            latent_size=latent_size,
+            loss=flow_error,
+            plan=plan,
+            groups=groups,
+            options=options,
         )
     )
     latents = torch.randn(1, FRAMES, spec.dit.channels, *latent_size, device=device)
@@ -158,9 +187,11 @@ def prepare(case: dict[str, Any], size: tuple[int, int], device: torch.device) -
 
 def measure(name: str, *, miniature: bool, kernels: bool) -> dict[str, Any]:
     """In a process of its own."""
-    case, size = CASES[name], SIZE
+    case = CASES[name]
+    size = SIZE
     if miniature:
-        case, size = case | {"model": MINIATURE[0]}, MINIATURE[1]
+        case = case | {"model": MINIATURE[0]}
+        size = MINIATURE[1]
     learner, rows = prepare(case, size, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
     def forward_and_backward() -> None:
@@ -181,6 +212,23 @@ def measure(name: str, *, miniature: bool, kernels: bool) -> dict[str, Any]:
     if kernels:
         found["kernels"] = kernel_times(forward_and_backward)
     return found
+
+
+def measure_peer(name: str, checkout: Path, *, miniature: bool) -> dict[str, Any]:
+    """Time a peer's step, in a process of its own."""
+    spec = find_model(MINIATURE[0] if miniature else PEERS[name]["model"])
+    size = MINIATURE[1] if miniature else SIZE
+    step = prepare_peer(
+        checkout,
+        spec.dit,
+        frames=FRAMES,
+        frames_per_chunk=FRAMES_PER_CHUNK,
+        latent_size=(size[0] // SPATIAL_STRIDE, size[1] // SPATIAL_STRIDE),
+        recompute=PEERS[name]["recompute"],
+        device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
+    )
+    seconds, peak_gib = timed(step.run)
+    return {"seconds": seconds, "peak_gib": peak_gib, **step.about}
 
 
 def masters_gib(learner: Learner) -> float:
@@ -208,19 +256,26 @@ def timed(run: Callable[[], object]) -> tuple[float, float]:
 
 def kernel_times(run: Callable[[], object]) -> dict[str, Any]:
     """Milliseconds of each kind, and the dearest walks by name."""
-    on_gpu, kinds = torch.cuda.is_available(), torch.profiler.ProfilerActivity
+    on_gpu = torch.cuda.is_available()
+    kinds = torch.profiler.ProfilerActivity
     with torch.profiler.profile(activities=[kinds.CUDA if on_gpu else kinds.CPU]) as profile:
         run()
         if on_gpu:
             torch.cuda.synchronize()
     rows = [(each.key, each.count, each.self_device_time_total / 1e3) for each in profile.key_averages()]
-    totals, walks = dict.fromkeys((*KINDS, "other"), 0.0), list[tuple[str, int, float]]()
+    totals = dict.fromkeys((*KINDS, "other"), 0.0)
+    walks = list[tuple[str, int, float]]()
     for name, count, ms in rows:
-        kind = next((kind for kind, words in KINDS.items() if any(word in name.lower() for word in words)), "other")
+        kind = next(
+            (kind for kind, words in KINDS.items() if any(word in name.lower() for word in words)), "other"
+        )
         totals[kind] += ms
         if kind in ("walks", "other"):
             walks.append((name[:100], count, round(ms, 2)))
-    return {**{kind: round(ms, 1) for kind, ms in totals.items()}, "dearest": sorted(walks, key=lambda row: -row[2])[:24]}
+    return {
+        **{kind: round(ms, 1) for kind, ms in totals.items()},
+        "dearest": sorted(walks, key=lambda row: -row[2])[:24],
+    }
 
 
 def replanned(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -229,7 +284,7 @@ def replanned(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def off_plan(found: dict[str, dict[str, float]]) -> list[str]:
-    """What is not as planned."""
+    """List the values that are not as planned."""
     return [
         f"{name}: {what} {case[what]:.3g}, planned {case[f'planned_{what}']:.3g}"
         for name, case in found.items()
@@ -239,8 +294,17 @@ def off_plan(found: dict[str, dict[str, float]]) -> list[str]:
 
 
 def table(report: dict[str, Any]) -> Iterator[str]:
-    """Of a result, for a page."""
-    heads = ("what", "forward and backward", "planned", "peak", "planned", "model TFLOP/s", "step with optimiser", "its peak")
+    """Yield the table of a result, for a page."""
+    heads = (
+        "what",
+        "forward and backward",
+        "planned",
+        "peak",
+        "planned",
+        "model TFLOP/s",
+        "step with optimiser",
+        "its peak",
+    )
     yield row(heads)
     yield row(["---"] * len(heads))
     for name, case in report["measured"]["cases"].items():
@@ -251,10 +315,28 @@ def table(report: dict[str, Any]) -> Iterator[str]:
         )
         peak = f"{case['peak_gib']:.1f} GiB"
         step = f"{case['step_seconds']:.2f} s", f"{case['step_peak_gib']:.1f} GiB"
-        yield row((name, f"**{case['seconds']:.2f} s**", planned[0], peak, planned[1], f"{case['model_tflops']:.0f}", *step))
+        yield row(
+            (
+                name,
+                f"**{case['seconds']:.2f} s**",
+                planned[0],
+                peak,
+                planned[1],
+                f"{case['model_tflops']:.0f}",
+                *step,
+            )
+        )
+    peers = report["measured"].get("peers", {})
+    for name, found in peers.items():
+        yield row((name, f"**{found['seconds']:.2f} s**", "", f"{found['peak_gib']:.1f} GiB", "", "", "", ""))
     yield ""
-    commits = ", ".join(dict.fromkeys(f"`{case['commit']}`" for case in report["measured"]["cases"].values()))
+    each = [*report["measured"]["cases"].values(), *peers.values()]
+    commits = ", ".join(dict.fromkeys(f"`{case['commit']}`" for case in each))
     yield f"{report['hardware']['gpu']}, torch {report['versions']['torch']}, commit {commits}."
+    for found in list(peers.values())[:1]:
+        code = found["their_commit"][:12] or found["their_files"]
+        changed = f"; replaced: {found['replaced']}" if found["replaced"] else ""
+        yield f"Self-Forcing's code is `{code}`, its weights {found['weights']}{changed}."
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
@@ -277,8 +359,9 @@ def plot(report: dict[str, Any], path: Path) -> None:
             axes.plot(*zip(*sorted(ours.values()), strict=True), "o-", label=label)
         for name, point in ours.items():
             axes.annotate(name, point, textcoords="offset points", xytext=(6, 6))
-    theirs = [(each["peak_gib"], each["seconds"]) for each in PUBLISHED.values()]
-    axes.plot(*zip(*theirs, strict=True), "s--", label="Self-Forcing's code")
+    theirs = [(each["peak_gib"], each["seconds"]) for each in report["measured"].get("peers", {}).values()]
+    if theirs:
+        axes.plot(*zip(*sorted(theirs), strict=True), "s--", label="Self-Forcing's code")
     axes.set(xlabel="peak memory, GiB", ylabel="forward and backward, s", xlim=(0, None), ylim=(0, None))
     axes.legend()
     axes.grid(alpha=0.3)
@@ -287,11 +370,12 @@ def plot(report: dict[str, Any], path: Path) -> None:
 
 
 def write_page() -> None:
-    docs, path = RESULTS.parents[1] / "docs", RESULTS / "train_step.json"
+    docs = RESULTS.parents[1] / "docs"
+    path = RESULTS / "train_step.json"
     report = json.loads(path.read_text())
-    cases = replanned(report["measured"]["cases"])
-    report["measured"] |= {"cases": cases, "off_plan": off_plan(cases)}
-    write_whole(path, json.dumps(report, indent=2) + "\n")
+    report["measured"]["cases"] = replanned(
+        report["measured"]["cases"]
+    )  # on the page alone: results are what was measured
     write_between(docs / "training.md", "benchmarks.train_step", table(report))
     plot(report, docs / "pictures" / "train-step.png")
 
@@ -299,27 +383,45 @@ def write_page() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="A training step's time and memory on one GPU.")
     parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
+    parser.add_argument(
+        "--self-forcing",
+        type=Path,
+        metavar="CHECKOUT",
+        help="also time Self-Forcing's own code, which is there",
+    )
     parser.add_argument("--measure", metavar="CASE", help="be one of the processes that are measured")
     parser.add_argument("--kernels", action="store_true", help="also how long kernels of each kind take")
-    parser.add_argument("--miniature", action="store_true", help="a tiny model on any device; nothing is written")
-    parser.add_argument("--page", action="store_true", help="write the last result into docs/training.md and measure nothing")
+    parser.add_argument(
+        "--miniature", action="store_true", help="a tiny model on any device; nothing is written"
+    )
+    parser.add_argument(
+        "--page", action="store_true", help="write the last result into docs/training.md and measure nothing"
+    )
     options = parser.parse_args()
     if options.page:
         write_page()
         return
     if options.measure:
-        print(json.dumps(measure(options.measure, miniature=options.miniature, kernels=options.kernels)))
+        if options.measure in PEERS:
+            found = measure_peer(options.measure, options.self_forcing, miniature=options.miniature)
+        else:
+            found = measure(options.measure, miniature=options.miniature, kernels=options.kernels)
+        print(json.dumps(found))
         return
     flags = [flag for flag in ("--kernels", "--miniature") if getattr(options, flag.removeprefix("--"))]
-    for name in options.only:
-        found = in_own_process(name, flags)
+    peers = list(PEERS) if options.self_forcing else []
+    for name in [*options.only, *peers]:
+        found = in_own_process(
+            name, [*flags, *([f"--self-forcing={options.self_forcing}"] if name in PEERS else [])]
+        )
         print(name, found, file=sys.stderr, flush=True)
         if "seconds" in found and not options.miniature:
             keep(name, found)
 
 
 def in_own_process(name: str, flags: list[str]) -> dict[str, Any]:
-    """What it measured, or the last line that it said; the next case is measured all the same."""
+    """Measure a case in its own process, and return the result or the exit status if it failed; the next case
+    is measured all the same."""
     command = [sys.executable, "-m", "benchmarks.train_step", "--measure", name, *flags]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -335,11 +437,18 @@ def rounded(found: dict[str, Any]) -> dict[str, Any]:
 def keep(name: str, found: dict[str, Any]) -> None:
     """Beside the rows that were there, each with the commit it was measured at."""
     path = RESULTS / "train_step.json"
-    before = json.loads(path.read_text())["measured"]["cases"] if path.is_file() else {}
-    cases = before | {name: found | {"commit": current_commit()}}
-    cases = replanned({each: cases[each] for each in CASES if each in cases})
-    asked = {"size": SIZE, "latent_frames": FRAMES, "frames_per_chunk": FRAMES_PER_CHUNK, "batch": 1, "precision": "bf16"}
-    write_report("train_step", asked, {"cases": cases, "published": PUBLISHED, "off_plan": off_plan(cases)})
+    before = json.loads(path.read_text())["measured"] if path.is_file() else {}
+    rows = before.get("cases", {}) | before.get("peers", {}) | {name: found | row_origin()}
+    cases = replanned({each: rows[each] for each in CASES if each in rows})
+    peers = {each: rows[each] for each in PEERS if each in rows}
+    asked = {
+        "size": SIZE,
+        "latent_frames": FRAMES,
+        "frames_per_chunk": FRAMES_PER_CHUNK,
+        "batch": 1,
+        "precision": "bf16",
+    }
+    write_report("train_step", asked, {"cases": cases, "peers": peers, "off_plan": off_plan(cases)})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
     torchrun --nproc-per-node 2 -m millstream tune asynchronous.toml --out apart
     python -m benchmarks.tune_timeline here apart --out docs/pictures/tuning-timeline.png
 
-Drawn from what the runs measured (`phases` in curve.jsonl). Wants matplotlib: pip install 'millstream[plots]'.
+Drawn from what the runs measured (`phases` in curve.jsonl). Wants matplotlib: pip install
+'millstream[plots]'.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def main() -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", type=Path, nargs="+", help="folders that millstream tune left")
     parser.add_argument("--first", type=int, default=1, help="step to begin with; the first one warms up")
     parser.add_argument("--steps", type=int, default=3)

@@ -1,12 +1,14 @@
-"""How long rollouts wait for new weights, by each of three ways: in place, by broadcast to another rank, by a file.
+"""Time that rollouts wait for new weights, by each of three ways: in place, by broadcast to another rank, by
+a file.
 
     python -m benchmarks.weight_sync --model brook
     python -m benchmarks.weight_sync --model wan2.1-t2v-1.3b --device cuda
 
-In place is one process: a copy from the float32 weights that learn to those that stream. By broadcast two ranks take part,
-which on one machine share its memory, and on one GPU pass through the host. By a file it is written, renamed and read again;
-the file lies in `--folder`. Every way is timed from the order to the moment at which the next rollout could begin, and at its
-end the weights that stream are compared with those that learn.
+In place is one process: a copy from the float32 weights that learn to those that stream. By broadcast two
+ranks take part, which on one machine share its memory, and on one GPU pass through the host. By a file it is
+written, renamed and read again; the file lies in `--folder`. Every way is timed from the order to the moment
+at which the next rollout could begin, and at its end the weights that stream are compared with those that
+learn.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ import torch
 
 from benchmarks.report import write_report
 from millstream.core.presets import find_model
-from millstream.course.ranks import on_ranks
 from millstream.engine.device_choice import choose_device
+from millstream.mesh.local_ranks import on_ranks
 from millstream.models.dit import CausalDiT
 from millstream.models.registry import load_model
 from millstream.ops.precision import working_dtype
-from millstream.parallel.training.groups import create_world
 from millstream.planner.memory import dit_parameters
-from millstream.trainer.policy.apart import LEARNER, share_weights
-from millstream.trainer.policy.rollouts import RolloutEngine, write_version
-from millstream.trainer.policy.steps import StepNoise
+from millstream.train.parallel.groups import create_world
+from millstream.train.rl.remote_rollouts import LEARNER, share_weights
+from millstream.train.rl.rollouts import RolloutEngine, write_version
+from millstream.train.rl.steps import StepNoise
 
 REPEATS = 5
 
@@ -50,8 +52,10 @@ def timed(sync: Callable[[int], None], device: torch.device) -> list[float]:
 
 
 def engine_of(model: str, weights: str, device: torch.device) -> tuple[RolloutEngine, CausalDiT]:
-    """What streams, and what learns: float32, and moved by a little so that there is something to take over."""
-    spec, dtype = find_model(model), working_dtype(device)
+    """Return the engine that streams and the actor that learns. The actor is float32, its weights shifted a
+    little so that there is something to take over."""
+    spec = find_model(model)
+    dtype = working_dtype(device)
     loaded = load_model(spec, [weights], device=device, dtype=dtype)
     noise = StepNoise(levels=spec.stream.noise_levels(spec.stream.steps))
     engine = RolloutEngine(loaded.dit, loaded, spec.stream, noise, dtype)
@@ -69,7 +73,8 @@ def is_same(engine: RolloutEngine, actor: torch.nn.Module) -> bool:
 
 def broadcast(rank: int, world: int, model: str, weights: str, device: str) -> tuple[list[float], bool]:
     """On both ranks: the learner's times, and whether the other has what it should."""
-    where, group = choose_device(device), create_world()
+    where = choose_device(device)
+    group = create_world()
     engine, actor = engine_of(model, weights, where)
     parameters = dict(actor.named_parameters())
 
@@ -87,7 +92,8 @@ def broadcast(rank: int, world: int, model: str, weights: str, device: str) -> t
 def measure(model: str, weights: str, device: str, folder: Path) -> dict[str, dict[str, float]]:
     where = choose_device(device)
     engine, actor = engine_of(model, weights, where)
-    path, found = folder / "actor.safetensors", dict[str, list[float]]()
+    path = folder / "actor.safetensors"
+    found = dict[str, list[float]]()
     found["in place"] = timed(lambda version: engine.follow(actor, version), where)
     assert is_same(engine, actor), "in place"
 
@@ -102,11 +108,16 @@ def measure(model: str, weights: str, device: str, folder: Path) -> dict[str, di
     answers = on_ranks(broadcast, 2, model, weights, device, timeout_s=300.0)
     assert all(same for _, same in answers), "by broadcast"
     found["by broadcast"] = answers[LEARNER][0]
-    return {name: {"median_ms": statistics.median(times), "most_ms": max(times), **sizes} for name, times in found.items()}
+    return {
+        name: {"median_ms": statistics.median(times), "most_ms": max(times), **sizes}
+        for name, times in found.items()
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="brook")
     parser.add_argument("--weights", default="", help="bundled for Brook, random:0 for others, if not said")
     parser.add_argument("--device", default="auto")

@@ -10,23 +10,56 @@ for chunk in engine.session("a lantern over the sea").stream(chunks=4):
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Heeded if torch is not loaded yet: threads that wait sleep. Those that spin make two cores crawl as soon as anything else
-# runs on them.
+# Heeded if torch is not loaded yet: threads that wait sleep. Those that spin make two cores crawl as soon as
+# anything else runs on them.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
+    from millstream.core import errors
+    from millstream.core.config import StreamConfig
+    from millstream.core.controls import (
+        Cut,
+        Pause,
+        Receipt,
+        Resume,
+        SetKVBias,
+        SetNoiseScale,
+        SetPrompt,
+        SetSeed,
+        SetSteps,
+        SetWindow,
+        Stop,
+        WeightedPrompt,
+    )
     from millstream.engine.engine import Engine
+    from millstream.session.chunk import Chunk
+    from millstream.session.session import Session
 
-__all__ = ["Engine"]
 __version__ = "0.1.0"
+__all__ = [
+    "Chunk", "Cut", "Engine", "Pause", "Receipt", "Resume", "Session", "SetKVBias", "SetNoiseScale", "SetPrompt", "SetSeed",
+    "SetSteps", "SetWindow", "Stop", "StreamConfig", "WeightedPrompt", "errors",
+]  # fmt: skip
+
+_HOMES = {
+    "Chunk": "session.chunk",
+    "Engine": "engine.engine",
+    "Session": "session.session",
+    "StreamConfig": "core.config",
+    "errors": "core",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """`Engine` is imported when it is first asked for: core and planner must not pull in torch."""
-    if name == "Engine":
-        from millstream.engine.engine import Engine
+    """Import a public name when it is first asked for: `millstream --help` and the planner load no torch."""
+    if name not in __all__:
+        raise AttributeError(f"module 'millstream' has no attribute {name!r}")
+    home = import_module(f"millstream.{_HOMES.get(name, 'core.controls')}")
+    return import_module("millstream.core.errors") if name == "errors" else getattr(home, name)
 
-        return Engine
-    raise AttributeError(f"module 'millstream' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,5 +1,5 @@
 """`python -m millstream` is `millstream`."""
 
-from millstream.cli.main import main
+from millstream.commands.main import main
 
 main()

@@ -1,5 +1,5 @@
-"""A fleet's doors: what the gateway adds to a first picture and to each chunk that it passes on, how many come in at once, how
-fast it says no."""
+"""A fleet's doors: what the gateway adds to a first picture and to each chunk that it passes on, how many
+come in at once, how fast it says no."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import time
 from typing import Any
 
 from benchmarks.fleets.people import quantile
-from benchmarks.fleets.running import Fleet
 from millstream.client.async_client import connect_async
+from millstream.client.chunk import ClientChunk
 from millstream.client.connection import Connection
-from millstream.client.reading import Pictures
 from millstream.core.client_messages import VERSION, Ask, End, Start, View
 from millstream.core.errors import MillstreamError
 from millstream.core.server_messages import ErrorMessage, Hello, MovedMessage
+from millstream.fleet.local_fleet import RunningFleet
 
 
-async def first_pictures(fleet: Fleet, count: int) -> dict[str, Any]:
-    """What the gateway adds before a session is with its replica, and to each chunk where it passes them on."""
-    added, first, start = [], [], Start(version=VERSION, prompt="sea", fps=4.0, follow=True)
+async def first_pictures(fleet: RunningFleet, count: int) -> dict[str, Any]:
+    """Measure the delay that the gateway adds before a session reaches its replica, and to each chunk that it
+    relays."""
+    added = []
+    first = []
+    start = Start(version=VERSION, prompt="sea", fps=4.0, follow=True)
     for _ in range(count):
         begun = time.monotonic()
         connection = await Connection.open(fleet.url)
@@ -30,7 +33,7 @@ async def first_pictures(fleet: Fleet, count: int) -> dict[str, Any]:
         added.append(time.monotonic() - begun)
         await there.hear()
         await there.say(start)
-        while not isinstance(await there.hear(), Pictures):
+        while not isinstance(await there.hear(), ClientChunk):
             pass
         first.append(time.monotonic() - begun)
         await there.say(End())
@@ -44,19 +47,20 @@ async def first_pictures(fleet: Fleet, count: int) -> dict[str, Any]:
     }
 
 
-async def relayed(fleet: Fleet, count: int) -> dict[str, float]:
-    """The same chunks at two viewers of one session, one through the gateway: how much later they come there. As many bytes as
-    a chunk of a larger model has."""
+async def relayed(fleet: RunningFleet, count: int) -> dict[str, float]:
+    """Measure how much later chunks arrive at a viewer through the gateway than at a direct viewer of the
+    same session. Chunks have as many bytes as those of a larger model."""
     async with connect_async(fleet.url, format="raw") as owner:
         live = await owner.start(Ask(prompt="sea", fps=12.0, size="96x96"))
-        direct, through = await viewer(fleet, live.view, follow=True), await viewer(fleet, live.view, follow=False)
+        direct = await viewer(fleet, live.view, follow=True)
+        through = await viewer(fleet, live.view, follow=False)
         at: list[dict[int, float]] = [{}, {}]
         sizes: list[int] = []
 
         async def watch(connection: Connection, seen: dict[int, float]) -> None:
             while len(seen) < count:
                 heard = await connection.hear()
-                if isinstance(heard, Pictures):
+                if isinstance(heard, ClientChunk):
                     seen[heard.header.index] = time.monotonic()
                     sizes.append(len(heard.data))
 
@@ -67,7 +71,7 @@ async def relayed(fleet: Fleet, count: int) -> dict[str, float]:
     return {"relay_adds_a_chunk_ms": 1000 * statistics.median(later), "relayed_chunk_bytes": max(sizes)}
 
 
-async def viewer(fleet: Fleet, view: str, *, follow: bool) -> Connection:
+async def viewer(fleet: RunningFleet, view: str, *, follow: bool) -> Connection:
     opening = View(version=VERSION, view=view, formats=("raw",), follow=follow)
     connection = await Connection.open(fleet.url)
     await connection.hear()
@@ -88,9 +92,10 @@ async def sent_on(connection: Connection) -> Connection:
     return await Connection.open(moved.url, ticket=moved.ticket)
 
 
-async def connects(fleet: Fleet, count: int) -> dict[str, Any]:
+async def connects(fleet: RunningFleet, count: int) -> dict[str, Any]:
     """Evenly over their share of a minute: each is greeted, let in and sent to a replica."""
-    took, errors = list[float](), list[str]()
+    took = list[float]()
+    errors = list[str]()
     async with connect_async(fleet.url, format="raw") as owner:
         view = (await owner.start(Ask(prompt="sea", fps=4.0))).view
 
@@ -110,17 +115,26 @@ async def connects(fleet: Fleet, count: int) -> dict[str, Any]:
                 errors.append(str(error)[:200])
 
         await asyncio.gather(*(one(60.0 * number / 1000) for number in range(count)))
-    return {"count": count, "a_minute": 1000, "errors": errors[:5], "num_errors": len(errors), "p99_ms": _ms(took, 0.99)}
+    return {
+        "count": count,
+        "a_minute": 1000,
+        "errors": errors[:5],
+        "num_errors": len(errors),
+        "p99_ms": _ms(took, 0.99),
+    }
 
 
-async def refusals(fleet: Fleet, count: int) -> dict[str, Any]:
+async def refusals(fleet: RunningFleet, count: int) -> dict[str, Any]:
     """One after another, of what no replica has room for."""
-    took, said = list[float](), ""
+    took = list[float]()
+    said = ""
     connection = await Connection.open(fleet.url)
     await connection.hear()
     for _ in range(count):
         begun = time.monotonic()
-        await connection.say(Start(version=VERSION, prompt="sea", size="128x128", fps=240.0, strict=True, follow=True))
+        await connection.say(
+            Start(version=VERSION, prompt="sea", size="128x128", fps=240.0, strict=True, follow=True)
+        )
         heard = await connection.hear()
         assert isinstance(heard, ErrorMessage), f"let in: {heard}"
         took.append(time.monotonic() - begun)

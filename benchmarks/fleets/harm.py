@@ -1,4 +1,5 @@
-"""What is done to a fleet while people stream: moves, a deploy, and the death of servers, of a node and of the gateway."""
+"""Faults and changes in a fleet during streaming: moves, a deploy, and the death of servers, of a node and of
+the gateway."""
 
 from __future__ import annotations
 
@@ -12,14 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.fleets.people import BACK_S
-from benchmarks.fleets.running import READY_S, Fleet
 from millstream.core.errors import ConfigError
 from millstream.fleet.kuberay import PASSING_ON
+from millstream.fleet.local_fleet import READY_S, RunningFleet
 
-HEAD_CPUS, NODE_CPUS = 1.0, 1.0
+HEAD_CPUS = 1.0
+NODE_CPUS = 1.0
 """Two replicas each: with one node gone, two of three stay, and one that is deployed has room beside them."""
 PATIENT = {"RAY_raylet_start_wait_time_s": "120"}
-"""Of Ray, on a machine that others use too."""
+"""Environment of Ray on a shared machine: more time for a raylet to start."""
 STORE_BYTES = 80 * 2**20
 STARTS = 5
 
@@ -40,7 +42,9 @@ class TwoNodes:
         self.cluster.remove_node(self.node, allow_graceful=False)
         for _ in range(STARTS):
             with suppress(Exception):  # Ray raises a bare one where a node takes long to start
-                self.node = self.cluster.add_node(wait=False, num_cpus=NODE_CPUS, object_store_memory=STORE_BYTES)
+                self.node = self.cluster.add_node(
+                    wait=False, num_cpus=NODE_CPUS, object_store_memory=STORE_BYTES
+                )
                 return
         raise AssertionError(f"no node started in {STARTS} attempts")
 
@@ -59,10 +63,14 @@ def two_nodes() -> Iterator[TwoNodes]:
         cluster.shutdown()
 
 
-def move_one(fleet: Fleet) -> None:
+def move_one(fleet: RunningFleet) -> None:
     """Somebody's session, to another replica. One that has no room for it is not the one."""
-    since, give_up, asked = time.time(), time.monotonic() + BACK_S, False
-    while time.monotonic() < give_up and not any(event["at"] > since for event in fleet.events("move", "move failed")):
+    since = time.time()
+    give_up = time.monotonic() + BACK_S
+    asked = False
+    while time.monotonic() < give_up and not any(
+        event["at"] > since for event in fleet.events("move", "move failed")
+    ):
         if not asked:
             source = random.choice(fleet.busy())
             target = random.choice([each for each in fleet.ready() if each["id"] != source["id"]])
@@ -72,7 +80,7 @@ def move_one(fleet: Fleet) -> None:
         time.sleep(0.05)
 
 
-def kill_one(fleet: Fleet) -> None:
+def kill_one(fleet: RunningFleet) -> None:
     """A replica that somebody is on."""
     doomed = random.choice(fleet.busy())
     os.kill(doomed["pid"], signal.SIGKILL)
@@ -82,14 +90,18 @@ def kill_one(fleet: Fleet) -> None:
         time.sleep(0.05)
 
 
-def kill_gateway(fleet: Fleet) -> None:
+def kill_gateway(fleet: RunningFleet) -> None:
     os.kill(fleet.gateway_pid(), signal.SIGKILL)
 
 
-def deploy(fleet: Fleet, version: str) -> None:
+def deploy(fleet: RunningFleet, version: str) -> None:
     """Until every replica is of the new version, and no other is left."""
     fleet.order("deploy", "tiny", version)
     give_up = time.monotonic() + READY_S
-    while any(each.get("version") != version for each in fleet.standing()["replicas"]) or len(fleet.ready()) < 3:
-        assert time.monotonic() < give_up, f"not deployed within {READY_S:g} s: {fleet.standing()['replicas']}"
+    while (
+        any(each.get("version") != version for each in fleet.standing()["replicas"]) or len(fleet.ready()) < 3
+    ):
+        assert time.monotonic() < give_up, (
+            f"not deployed within {READY_S:g} s: {fleet.standing()['replicas']}"
+        )
         time.sleep(0.5)

@@ -1,7 +1,8 @@
-"""People of a fleet, each steered alike at the same chunks: whatever happens to a session, it must show the same bits.
+"""People of a fleet, each steered alike at the same chunks: whatever happens to a session, it must show the
+same bits.
 
-A person counts what comes twice, what is missing, what differs, and which acknowledged control did not apply where it was told
-to. A gap is from one chunk to the next, against what was buffered when it began.
+A person counts what comes twice, what is missing, what differs, and which acknowledged control did not apply
+where it was told to. A gap is from one chunk to the next, against what was buffered when it began.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from benchmarks.fleets.running import Fleet
 from millstream.client.async_client import AsyncClient, connect_async
 from millstream.client.chunk import ClientChunk
 from millstream.core.client_messages import Ask
 from millstream.core.controls import SetPrompt
 from millstream.core.errors import ClientError
+from millstream.fleet.local_fleet import RunningFleet
 
 PROMPTS = ("a calm sea", "a storm", "a lighthouse", "a desert")
 STEER_EVERY = 5
@@ -73,7 +74,9 @@ class Person:
     def take(self, chunk: ClientChunk | None) -> None:
         if chunk is None:
             return
-        now, index, expected = time.monotonic(), chunk.index, max(self.digests, default=-1) + 1
+        now = time.monotonic()
+        index = chunk.index
+        expected = max(self.digests, default=-1) + 1
         self.applied |= {receipt.control_id: receipt.chunk_index for receipt in chunk.header.receipts}
         if index < expected:
             self.twice += 1
@@ -92,7 +95,9 @@ class Person:
             chunk = STEER_EVERY * number
             while max(self.digests, default=-1) < chunk - STEER_EVERY:
                 await asyncio.sleep(0.05)
-            receipt = await self.client.steer(SetPrompt(prompt=PROMPTS[number % len(PROMPTS)], mode="cut"), at_chunk=chunk)
+            receipt = await self.client.steer(
+                SetPrompt(prompt=PROMPTS[number % len(PROMPTS)], mode="cut"), at_chunk=chunk
+            )
             self.asked[receipt.control_id] = receipt.chunk_index
             number += 1
 
@@ -111,7 +116,9 @@ class Person:
 def differing(people: list[Person]) -> int:
     """Chunks of which not everybody was shown the same bits."""
     indices = {index for person in people for index in person.digests}
-    return sum(len({person.digests[index] for person in people if index in person.digests}) > 1 for index in indices)
+    return sum(
+        len({person.digests[index] for person in people if index in person.digests}) > 1 for index in indices
+    )
 
 
 def told(people: list[Person]) -> dict[str, Any]:
@@ -146,11 +153,18 @@ class Back(NamedTuple):
 
 
 async def disturbed(
-    fleet: Fleet, people: list[Person], disturb: Callable[[], object], count: int, pause_s: float, *, wait: bool = True
+    fleet: RunningFleet,
+    people: list[Person],
+    disturb: Callable[[], object],
+    count: int,
+    pause_s: float,
+    *,
+    wait: bool = True,
 ) -> list[Back]:
-    """Live, and have something happen so many times; when everybody was back, each time. Without `wait`, nobody is waited for
-    before it happens again."""
-    until, back = asyncio.Event(), list[Back]()
+    """Live, and have something happen so many times; when everybody was back, each time. Without `wait`,
+    nobody is waited for before it happens again."""
+    until = asyncio.Event()
+    back = list[Back]()
     living = [asyncio.ensure_future(person.live(fleet.url, until)) for person in people]
     while any(len(person.digests) < 3 and not person.failed for person in people):
         await asyncio.sleep(0.1)
@@ -166,14 +180,19 @@ async def disturbed(
     return back
 
 
-async def _once(fleet: Fleet, people: list[Person], disturb: Callable[[], object]) -> list[Back]:
+async def _once(fleet: RunningFleet, people: list[Person], disturb: Callable[[], object]) -> list[Back]:
     """People go on while it happens, which may take long by itself."""
     before = {session["session"]: each["id"] for each in fleet.ready() for session in each["sessions"]}
-    begun, began_at = time.monotonic(), time.time()
+    begun = time.monotonic()
+    began_at = time.time()
     await asyncio.to_thread(disturb)
     give_up = time.monotonic() + BACK_S
     await asyncio.to_thread(fleet.wait, 1)
-    deaths = {event["replica_id"]: begun + event["at"] - began_at for event in fleet.events("death") if event["at"] > began_at}
+    deaths = {
+        event["replica_id"]: begun + event["at"] - began_at
+        for event in fleet.events("death")
+        if event["at"] > began_at
+    }
     back = []
     for person in [person for person in people if not person.failed]:
         died_at = deaths.get(before.get(person.session[:LABEL], ""))

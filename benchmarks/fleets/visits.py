@@ -1,4 +1,5 @@
-"""People who come and go while a replica is killed and one is drained, as a trace for the simulator to be held against."""
+"""People who come and go while a replica is killed and one is drained, as a trace for the simulator to be
+held against."""
 
 from __future__ import annotations
 
@@ -13,19 +14,23 @@ from typing import Any
 import msgspec
 
 from benchmarks.fleets.people import Person
-from benchmarks.fleets.running import Fleet
+from millstream.fleet.local_fleet import RunningFleet
 from millstream.fleet.trace import FleetTrace, write_trace
 
 
-async def comes(fleet: Fleet, person: Person, at_s: float, stay_s: float) -> None:
+async def comes(fleet: RunningFleet, person: Person, at_s: float, stay_s: float) -> None:
     await asyncio.sleep(at_s)
     await person.visit(fleet.url, stay_s)
 
 
-async def a_while(fleet: Fleet, people: list[Person], seconds: float, mean_stay_s: float, draw: random.Random) -> None:
+async def a_while(
+    fleet: RunningFleet, people: list[Person], seconds: float, mean_stay_s: float, draw: random.Random
+) -> None:
     """One replica is killed after a third of the time, one drained after two."""
     coming = [
-        asyncio.ensure_future(comes(fleet, person, draw.uniform(0, seconds), draw.expovariate(1 / mean_stay_s)))
+        asyncio.ensure_future(
+            comes(fleet, person, draw.uniform(0, seconds), draw.expovariate(1 / mean_stay_s))
+        )
         for person in people
     ]
     await asyncio.sleep(seconds / 3)
@@ -35,11 +40,13 @@ async def a_while(fleet: Fleet, people: list[Person], seconds: float, mean_stay_
     await asyncio.gather(*coming)
 
 
-def _fullest(fleet: Fleet) -> dict[str, Any]:
+def _fullest(fleet: RunningFleet) -> dict[str, Any]:
     return max(fleet.ready(), key=lambda each: len(each["sessions"]))
 
 
-def record_trace(fleet: Fleet, people: list[Person], seconds: float, mean_stay_s: float, seed: int, path: Path) -> None:
+def record_trace(
+    fleet: RunningFleet, people: list[Person], seconds: float, mean_stay_s: float, seed: int, path: Path
+) -> None:
     """For `python -m benchmarks.fleet_sim --trace FILE`. Late chunks are those that its people counted."""
     fleet.order("record")
     time.sleep(1.0)  # so that every replica has reported
@@ -49,4 +56,7 @@ def record_trace(fleet: Fleet, people: list[Person], seconds: float, mean_stay_s
     seen = msgspec.structs.replace(trace.seen, misses=len(stalls), stalled_s=sum(stalls))
     write_trace(msgspec.structs.replace(trace, seen=seen), path)
     failed = [person.failed for person in people if person.failed]
-    print(f"{len(trace.arrivals)} visits, {seen.moves} moves, {seen.restored} restored, {len(stalls)} late: {path} {failed}")
+    print(
+        f"{len(trace.arrivals)} visits, {seen.moves} moves, {seen.restored} restored, {len(stalls)} late: "
+        f"{path} {failed}"
+    )

@@ -1,1 +1,1 @@
-"""What `benchmarks.tune` is made of: rows that are kept, what travels between machines, and how long forks take."""
+"""Parts of `benchmarks.tune`: rows that are kept, files that travel between machines, and fork times."""

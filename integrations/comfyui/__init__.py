@@ -3,7 +3,8 @@
 from .nodes import MillstreamClose, MillstreamFrames, MillstreamOpen, MillstreamSteer, MillstreamVideoToVideo
 
 NODE_CLASS_MAPPINGS = {
-    each.__name__: each for each in (MillstreamOpen, MillstreamSteer, MillstreamFrames, MillstreamVideoToVideo, MillstreamClose)
+    each.__name__: each
+    for each in (MillstreamOpen, MillstreamSteer, MillstreamFrames, MillstreamVideoToVideo, MillstreamClose)
 }
 NODE_DISPLAY_NAME_MAPPINGS = {
     "MillstreamOpen": "Millstream Stream",

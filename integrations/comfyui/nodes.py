@@ -1,4 +1,5 @@
-"""The nodes: what ComfyUI shows of a stream, and tensors for arrays. Runs in ComfyUI's process and loads none of the engine.
+"""The nodes: what ComfyUI shows of a stream, and tensors for arrays. Runs in ComfyUI's process and loads none
+of the engine.
 
 An IMAGE is a float tensor B, H, W, C in 0..1.
 """
@@ -19,7 +20,8 @@ MAX_FRAMES = 4096
 
 
 class MillstreamOpen:
-    """A stream by its name: opened in the first run, the same one in later runs, until a field here is changed."""
+    """A stream by its name: opened in the first run, the same one in later runs, until a field here is
+    changed."""
 
     CATEGORY = CATEGORY
     RETURN_TYPES = (STREAM,)
@@ -29,25 +31,44 @@ class MillstreamOpen:
     def INPUT_TYPES(cls) -> dict[str, Any]:  # noqa: N802 ComfyUI's name for it
         return {
             "required": {
-                "url": ("STRING", {"default": "http://127.0.0.1:8000", "tooltip": "What `millstream serve` prints."}),
+                "url": (
+                    "STRING",
+                    {"default": "http://127.0.0.1:8000", "tooltip": "What `millstream serve` prints."},
+                ),
                 "prompt": ("STRING", {"default": "a red balloon over the hills at dusk", "multiline": True}),
-                "name": ("STRING", {"default": "stream", "tooltip": "Two nodes with one name have one stream."}),
+                "name": (
+                    "STRING",
+                    {"default": "stream", "tooltip": "Two nodes with one name have one stream."},
+                ),
                 "seed": ("INT", {"default": 0, "min": 0, "max": MAX_SEED}),
             },
             "optional": {
                 "size": ("STRING", {"default": "", "tooltip": "HEIGHTxWIDTH; empty: the model's own."}),
-                "input": ("BOOLEAN", {"default": False, "tooltip": "For Video to Video: frames will be sent."}),
+                "input": (
+                    "BOOLEAN",
+                    {"default": False, "tooltip": "For Video to Video: frames will be sent."},
+                ),
                 "noise_scale": (
                     "FLOAT",
-                    {"default": 0.7, "min": 0.0, "max": 1.0, "step": 0.05, "tooltip": "With input: 1 leaves nothing of it."},
+                    {
+                        "default": 0.7,
+                        "min": 0.0,
+                        "max": 1.0,
+                        "step": 0.05,
+                        "tooltip": "With input: 1 leaves nothing of it.",
+                    },
                 ),
-                "format": (["raw", "webp", "jpeg"], {"tooltip": "How frames travel: raw loses nothing, jpeg is smallest."}),
+                "format": (
+                    ["raw", "webp", "jpeg"],
+                    {"tooltip": "How frames travel: raw loses nothing, jpeg is smallest."},
+                ),
             },
         }
 
     @classmethod
     def IS_CHANGED(cls, **inputs: Any) -> float:  # noqa: N802
-        """A stream's next frames are not its last ones: never equal, so this and what hangs on it runs every time."""
+        """A stream's next frames are not its last ones: never equal, so this and what hangs on it runs every
+        time."""
         return float("nan")
 
     def open(self, name: str, format: str = "raw", **fields: Any) -> tuple[Stream]:
@@ -69,7 +90,10 @@ class MillstreamSteer:
             "required": {
                 "stream": (STREAM,),
                 "prompt": ("STRING", {"default": "", "multiline": True}),
-                "mode": (modes, {"tooltip": "recompute keeps the picture, blend takes 4 chunks, cut begins a new one."}),
+                "mode": (
+                    modes,
+                    {"tooltip": "recompute keeps the picture, blend takes 4 chunks, cut begins a new one."},
+                ),
             }
         }
 
@@ -88,7 +112,9 @@ class MillstreamFrames:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:  # noqa: N802
-        return {"required": {"stream": (STREAM,), "count": ("INT", {"default": 24, "min": 1, "max": MAX_FRAMES})}}
+        return {
+            "required": {"stream": (STREAM,), "count": ("INT", {"default": 24, "min": 1, "max": MAX_FRAMES})}
+        }
 
     def take(self, stream: Stream, count: int) -> tuple[torch.Tensor, float, Stream]:
         return as_images(stream.take(count, progress_bar(count))), stream.fps, stream

@@ -1,6 +1,8 @@
-"""Streams that stay open between two runs of a workflow, by name. Knows `millstream.client`, no ComfyUI and no torch.
+"""Streams that stay open between two runs of a workflow, by name. Knows `millstream.client`, no ComfyUI and
+no torch.
 
-A stream stands still between runs: the next one goes on where the last one stopped, and the server is free for others.
+A stream stands still between runs: the next one goes on where the last one stopped, and the server is free
+for others.
 Shapes: T frames, H height, W width, 3 is RGB.
 """
 
@@ -53,9 +55,13 @@ class Stream:
         self._num_taken = self._num_sent = 0
         """Frames out and in. The n-th that comes out is made from the n-th that went in."""
         asked = {"noise_scale": wanted.noise_scale} if wanted.input else {}
-        ask = Ask(prompt=wanted.prompt, size=wanted.size or None, seed=wanted.seed, input=wanted.input, **asked)
+        ask = Ask(
+            prompt=wanted.prompt, size=wanted.size or None, seed=wanted.seed, input=wanted.input, **asked
+        )
         with ExitStack() as opening:
-            self._client = opening.enter_context(connect(wanted.url, key=os.environ.get(KEY_VARIABLE), format=wanted.format))
+            self._client = opening.enter_context(
+                connect(wanted.url, key=os.environ.get(KEY_VARIABLE), format=wanted.format)
+            )
             config = self._client.start(ask).config
             self._client.steer(Pause())
             self._open = opening.pop_all()
@@ -78,14 +84,18 @@ class Stream:
     def take(self, count: int, progress: Progress) -> Frames:
         """The next T = `count` frames."""
         if self.wanted.input:
-            raise ValueError("this stream was opened with input: give it frames by the node Millstream Video to Video")
+            raise ValueError(
+                "this stream was opened with input: give it frames by the node Millstream Video to Video"
+            )
         return self._collect(count, progress)
 
     def restyle(self, frames_THW3: Frames, progress: Progress) -> Frames:
-        """As many frames as go in. What the last chunk lacks is filled up with the last frame, and left out afterwards."""
+        """As many frames as go in. What the last chunk lacks is filled up with the last frame, and left out
+        afterwards."""
         if not self.wanted.input:
             raise ValueError("this stream takes no frames: open it with input switched on")
-        count, begin = len(frames_THW3), self._num_sent
+        count = len(frames_THW3)
+        begin = self._num_sent
         end = begin + count + self._chunk_frames - 1
 
         def send_more(num_made: int) -> None:
@@ -108,7 +118,8 @@ class Stream:
                 self._left.append(self._next_frames())
         progress(count)
         frames = np.concatenate(self._left)
-        self._num_taken, self._left = self._num_taken + count, [frames[count:]]
+        self._num_taken = self._num_taken + count
+        self._left = [frames[count:]]
         return frames[:count]
 
     def _next_frames(self) -> Frames:
@@ -119,7 +130,8 @@ class Stream:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Not paused. Paused again however it ends: a progress bar raises when somebody interrupts the workflow."""
+        """Not paused. Paused again however it ends: a progress bar raises when somebody interrupts the
+        workflow."""
         with self._watched():
             self._client.steer(Resume())
             try:
@@ -130,7 +142,8 @@ class Stream:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """A lost connection is no stream any more: the next run opens another. One that was refused something goes on."""
+        """A lost connection is no stream any more: the next run opens another. One that was refused something
+        goes on."""
         try:
             yield
         except ClientError as error:

@@ -1,4 +1,4 @@
-"""A stream in Gradio: watch, type a prompt, press Enter. `python integrations/gradio/demo.py http://127.0.0.1:8000`"""
+"""Show a stream in Gradio and steer it: `python integrations/gradio/demo.py http://127.0.0.1:8000`"""
 
 import os
 import sys
@@ -16,7 +16,8 @@ STREAMS: dict[str | None, Client] = {}  # one for each page
 def play(prompt: str, page: gr.Request) -> Iterator[np.ndarray]:
     with connect(sys.argv[1], key=os.environ.get("MILLSTREAM_API_KEY")) as client:
         client.start(prompt)
-        STREAMS[page.session_hash], due = client, time.monotonic()
+        STREAMS[page.session_hash] = client
+        due = time.monotonic()
         for chunk in client.chunks():
             for frame in chunk.frames:
                 due = max(due + 1 / chunk.fps, time.monotonic() - 0.5)
@@ -35,7 +36,8 @@ def end(page: gr.Request) -> None:
 
 with gr.Blocks(delete_cache=(60, 60)) as demo:
     prompt = gr.Textbox("a red balloon over the hills at dusk", label="Prompt")
-    demo.load(play, prompt, gr.Image(format="jpeg", label="Stream"), concurrency_limit=None, show_progress="hidden")
+    screen = gr.Image(format="jpeg", label="Stream")
+    demo.load(play, prompt, screen, concurrency_limit=None, show_progress="hidden")
     prompt.submit(steer, prompt)
     demo.unload(end)
 demo.launch()

@@ -76,7 +76,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("prompts", nargs="+")
     parser.add_argument("--url", default=os.environ.get("MILLSTREAM_URL", "http://127.0.0.1:8000"))
-    parser.add_argument("--chunks", type=at_least_one, default=4, help="of each prompt; a chunk is a second, or about that")
+    parser.add_argument(
+        "--chunks", type=at_least_one, default=4, help="of each prompt; a chunk is a second, or about that"
+    )
     parser.add_argument("--video", type=Path, help="a GIF or animated WebP to restyle by the first prompt")
     parser.add_argument("--out", type=picture_file, default=Path("film.webp"))
     options = parser.parse_args()

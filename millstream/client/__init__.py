@@ -1,4 +1,5 @@
-"""Talk to a Millstream server from Python: start or join a session, steer it, take its frames as arrays. Loads no torch.
+"""Talk to a Millstream server from Python: start or join a session, steer it, take its frames as arrays.
+Loads no torch.
 
     from millstream.client import connect
 
@@ -7,8 +8,8 @@
         for chunk in client.chunks(8):
             print(chunk.index, chunk.frames.shape)
 
-`connect_async` is the same for programs with an event loop. Controls are those of `core/controls.py`, messages those of
-`core/server_messages.py`; whatever goes wrong is a `ClientError` with the server's line.
+`connect_async` is the same for programs with an event loop. Controls are those of `core/controls.py`,
+messages those of `core/server_messages.py`; whatever goes wrong is a `ClientError` with the server's line.
 """
 
 from millstream.client.async_client import AsyncClient, connect_async

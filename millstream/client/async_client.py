@@ -1,7 +1,7 @@
 """A client for programs with an event loop: one connection, at most one session.
 
-A task reads the socket for as long as the connection lasts, so that receipts come whether or not anybody takes chunks.
-Questions are asked one at a time; the next fitting message, or the next error, is the answer.
+A task reads the socket for as long as the connection lasts, so that receipts come whether or not anybody
+takes chunks. Questions are asked one at a time; the next fitting message, or the next error, is the answer.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from typing import TypeVar, get_args
 
 import msgspec
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from millstream.client.chunk import ChunkBuffer, ClientChunk, StillFormat, jpeg
 from millstream.client.controls import SentControls
 from millstream.client.following import FollowedConnection
-from millstream.client.reading import Heard, Pictures
+from millstream.client.reading import Heard
 from millstream.core.client_messages import (
     VERSION,
     AnyClientMessage,
@@ -73,7 +74,8 @@ Answer = TypeVar("Answer", bound=ServerMessage)
 async def connect_async(
     url: str, *, key: str | None = None, format: StillFormat = "jpeg", tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[AsyncClient]:
-    """A client for as long as the block lasts. A session that it steers ends with it, unless it has said `detach`."""
+    """A client for as long as the block lasts. A session that it steers ends with it, unless it has said
+    `detach`."""
     if format not in (known := get_args(StillFormat)):
         raise ClientError(f"format must be one of {', '.join(known)}, got {format!r}")
     try:
@@ -99,12 +101,12 @@ class AsyncClient:
         self.live: LiveMessage | None = None
         """The session: its id, the link for viewers, its configuration. None before there is one."""
         self.waiting: WaitingMessage | None = None
-        """The last that was heard of its place in line."""
+        """Last message about its place in line."""
         self.ended: EndedMessage | None = None
         self.stats: Stats | None = None
-        """How the stream does; news once a second."""
+        """Statistics of the stream, new once a second."""
         self.notes = deque[str](maxlen=MAX_NOTES)
-        """What the server said that answers nothing, the oldest forgotten first."""
+        """Notes from the server that answer no message; the oldest are dropped first."""
         self._connection = connection
         self._formats = (format,)
         self._buffer = ChunkBuffer()
@@ -152,7 +154,8 @@ class AsyncClient:
         return Receipt(control_id=answer.control_id, state=answer.state, chunk_index=answer.chunk_index)
 
     async def draft(self, control: str | SetPrompt | None) -> None:
-        """What is being typed and may be asked for next: an idle server makes it ahead. Changes nothing; None: nothing is."""
+        """Send the prompt that is being typed and may be asked for next: an idle server makes it ahead.
+        Changes nothing. None: no prompt is being typed."""
         asked = SetPrompt(prompt=control) if isinstance(control, str) else control
         try:
             await self._connection.say(DraftPrompt(control=asked))
@@ -160,16 +163,17 @@ class AsyncClient:
             raise ClientError(str(error)) from None
 
     async def send_frame(self, frame: bytes | NDArray[np.uint8]) -> None:
-        """The next frame of a session that was asked for with `input`: a picture in bytes, or an array H, W, 3. A server keeps
-        48 that wait and lets the oldest go; one that it cannot use is told in `notes`."""
+        """Send the next frame to a session that was asked for with `input`: an encoded picture, or an array
+        (H, W, 3). A server queues 48 and drops the oldest; one that it cannot use is reported in `notes`."""
         try:
             await self._connection.say_text(frame if isinstance(frame, bytes) else jpeg(frame))
         except MillstreamError as error:
             raise ClientError(str(error)) from None
 
     async def preview(self, *prompts: str, mode: Switch = "recompute") -> Previews:
-        """Small pictures (JPEG) of what the stream could become, of these prompts or of some that the server suggests. Changes
-        nothing; those that the server found no time for have no bytes, and a note says why."""
+        """Small pictures (JPEG) of what the stream could become, of these prompts or of some that the server
+        suggests. Changes nothing; those that the server found no time for have no bytes, and a note says
+        why."""
         return await self._ask(Preview(prompts=prompts, mode=mode), Previews)
 
     async def applied(self, receipt: Receipt) -> Receipt:
@@ -201,11 +205,13 @@ class AsyncClient:
         return await self._ask(Save(), Saved)
 
     async def fork(self, at_chunk: int | None = None) -> Forked:
-        """A branch as it is now, or before an earlier chunk that is kept: another client attaches to the session it names."""
+        """A branch as it is now, or before an earlier chunk that is kept: another client attaches to the
+        session it names."""
         return await self._ask(Fork(at_chunk=at_chunk), Forked)
 
     async def rewind(self, chunk: int) -> Rewound:
-        """Go back to before a chunk that is kept; chunks that had come can still be taken."""
+        """Go back to before a chunk that is kept. Chunks that were not taken yet are let go: the next is of
+        the new path."""
         return await self._ask(Rewind(chunk=chunk), Rewound)
 
     async def keep(self) -> BranchKept:
@@ -213,7 +219,8 @@ class AsyncClient:
         return await self._ask(Keep(), BranchKept)
 
     async def record(self, on: bool) -> RecordingMessage:
-        """Begin or end a recording (mp4); it answers with the file's address."""
+        """Begin or end a recording (mp4); it answers with the file's address. One that begins lets go of
+        chunks that were not taken: the next one is the first in the film."""
         return await self._ask(Record(on=on), RecordingMessage)
 
     async def stop(self) -> EndedMessage:
@@ -265,8 +272,11 @@ class AsyncClient:
             self._refuse_when_broken()
             if self.ended is not None:
                 raise ClientError(f"the session has ended: {self.ended.reason}", code=self.ended.cause)
-            self._wanted, self._answer = wanted, asyncio.get_running_loop().create_future()
-            with self._patiently():  # from before it is said: the answer may be here while that is still awaited
+            self._wanted = wanted
+            self._answer = asyncio.get_running_loop().create_future()
+            with (
+                self._patiently()
+            ):  # from before it is said: the answer may be here while that is still awaited
                 try:
                     await self._connection.say(message)
                 except MillstreamError as error:
@@ -290,9 +300,10 @@ class AsyncClient:
 
     def _take(self, heard: Heard) -> None:
         match heard:
-            case Pictures():
+            case ClientChunk():
                 assert self.live is not None, "pictures before a session"
-                self._buffer.put(ClientChunk(heard, (int(self.live.config["height"]), int(self.live.config["width"]))))
+                size = int(self.live.config["height"]), int(self.live.config["width"])
+                self._buffer.put(replace(heard, size=size))
                 self._news.set()
             case ReceiptMessage(state="applied"):
                 self._controls.has_applied(
@@ -316,6 +327,9 @@ class AsyncClient:
                     self._patience.cancel()
             case EndedMessage():
                 self._end(heard)
+            case Rewound() | RecordingMessage(on=True):
+                self._buffer.clear()  # what came before it is of a path that was left, or not in the film
+                self._resolve(heard)
             case ServerMessage():
                 self._resolve(heard)
 

@@ -1,4 +1,5 @@
-"""One WebSocket to a server: messages out, messages in. The only file of client and load that knows the WebSocket library."""
+"""One WebSocket to a server: messages out, messages in. The only file of client and load that knows the
+WebSocket library."""
 
 from __future__ import annotations
 
@@ -18,13 +19,17 @@ from millstream.core.client_messages import AnyClientMessage
 from millstream.core.errors import ConfigError, ProtocolBroken
 from millstream.core.server_messages import ErrorAnswer
 
+PING_S = 10.0
+PONG_S = 15.0
+"""Seconds that a server has to answer a ping, sent every `PING_S`: one whose machine has gone sends nothing,
+not even an end."""
 OPEN_S = 10.0
-"""Patience with a server that does not answer a connection."""
+"""Seconds to wait for a server to answer a connection."""
 CLOSE_S = 2.0
 MAX_BYTES = 64 * 2**20
-"""Of one message: raw pictures of a chunk are the largest."""
+"""Most bytes of one message: raw pictures of a chunk are the largest."""
 MAX_WAITING = 64
-"""Messages that wait to be heard; then the server is made to wait."""
+"""Most received messages that wait to be read; then the server is made to wait."""
 SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
 
 
@@ -43,13 +48,15 @@ class Connection:
         sock: socket.socket | None = None,
         max_waiting: int = MAX_WAITING,
     ) -> Connection:
-        """`ticket` is what another server gave to be let in here; `sock` is one that is connected already; `tls`, what to
-        trust where that is not what the system trusts."""
+        """`ticket` is what another server gave to be let in here; `sock` is one that is connected already;
+        `tls`, what to trust where that is not what the system trusts."""
         address = stream_address(url) + (f"?ticket={ticket}" if ticket else "")
         if tls is not None and not address.startswith("wss:"):
             raise ConfigError(f"tls is for an address that begins with https, got {url!r}")
         if key is not None and not re.fullmatch(r"[!-~]+", key):
-            raise ConfigError("the key holds something that no key does, such as a space or the end of a line; take it away")
+            raise ConfigError(
+                "the key holds something that no key does, such as a space or the end of a line; take it away"
+            )
         try:
             opened = await connect(
                 address,
@@ -60,6 +67,8 @@ class Connection:
                 compression=None,
                 max_size=MAX_BYTES,
                 max_queue=max_waiting,
+                ping_interval=PING_S,
+                ping_timeout=PONG_S,
                 open_timeout=OPEN_S,
                 close_timeout=CLOSE_S,
             )
@@ -80,7 +89,9 @@ class Connection:
     async def hear(self, until: float | None = None) -> Heard | None:
         """The next message; None when none has come by then (`time.monotonic`)."""
         try:
-            return read(await asyncio.wait_for(self.take(), None if until is None else until - time.monotonic()))
+            return read(
+                await asyncio.wait_for(self.take(), None if until is None else until - time.monotonic())
+            )
         except asyncio.TimeoutError:
             return None
 

@@ -1,4 +1,5 @@
-"""Controls that were sent, until they are in force. Those that are stay known for a while: who asks late is still told."""
+"""Controls that were sent, until they are in force. Those that are stay known for a while: who asks late is
+still told."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ class SentControls:
 
     async def applied(self, control_id: str) -> Receipt:
         if control_id not in self._known:
-            raise ClientError(f"this client sent no control {control_id!r}, or more than {MAX_KNOWN} since then")
+            raise ClientError(
+                f"this client sent no control {control_id!r}, or more than {MAX_KNOWN} since then"
+            )
         return await asyncio.shield(self._known[control_id])
 
     def fail(self, error: ClientError) -> None:

@@ -1,7 +1,10 @@
-"""A connection that goes where its session goes: where `moved` says, and back to the first address when it is lost.
+"""A connection that goes where its session goes: where `moved` says, and back to the first address when it is
+lost.
 
-Only of a server that says it `moves`; any other is one connection, and its loss is the end. What was said and not answered is
-said again, once the session is live elsewhere: a control that had arrived is not applied twice. Knows no client's state.
+Only of a server that says it `moves`; any other is one connection, and its loss is the end. What was said and
+not answered is said again, once the session is live elsewhere: a control that had arrived is not applied
+twice. What is said while it is not live waits, and is said after that, so that all of it arrives in the order
+in which it was said. Knows no client's state.
 """
 
 from __future__ import annotations
@@ -10,19 +13,23 @@ import asyncio
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import msgspec
 
+from millstream.client.chunk import ClientChunk
 from millstream.client.connection import Connection
-from millstream.client.reading import Heard, Pictures, read
+from millstream.client.reading import Heard, read, write
 from millstream.core.client_messages import (
     VERSION,
     AnyClientMessage,
     Attach,
+    DraftPrompt,
     End,
     Fork,
     Keep,
     Opening,
+    Ping,
     Preview,
     Record,
     Restore,
@@ -32,7 +39,7 @@ from millstream.core.client_messages import (
     Steer,
     View,
 )
-from millstream.core.errors import ProtocolBroken
+from millstream.core.errors import Overloaded, ProtocolBroken
 from millstream.core.server_messages import (
     BranchKept,
     EndedMessage,
@@ -51,40 +58,85 @@ from millstream.core.server_messages import (
 BACKOFF_S = (0.05, 0.1, 0.25, 0.5, 1.0)
 PATIENCE_S = 60.0
 """For a session that was live to be live again."""
+SILENT_S = 15.0
+"""Longest silence of a server asked for a lost session, in seconds; then the connection is lost too."""
 MAX_UNANSWERED = 64
+MAX_HELD = 256
+"""Messages that wait for a session to be live again; as many as wait for a chunk."""
 AHEAD = "ahead_s"
 """The field of `Attach` that a server refuses by name which does not know it."""
-ANSWERS = {Save: Saved, Fork: Forked, Rewind: Rewound, Keep: BranchKept, Record: RecordingMessage, Preview: Previews}
-"""What is asked without an id, and what answers it; or an error does."""
+ANSWERS = {
+    Save: Saved,
+    Fork: Forked,
+    Rewind: Rewound,
+    Keep: BranchKept,
+    Record: RecordingMessage,
+    Preview: Previews,
+}
+"""Answer to each message without an id; an error may come instead."""
 REPEATED = (Steer, End, *ANSWERS)
-"""What is said again where it was not answered."""
+"""Messages that are sent again where they were not answered."""
 Open = Callable[[str, str, Opening], Awaitable[Connection]]
-"""A connection to a server at an address, with a ticket, to say this first; without an address, to the first one."""
+"""Function that connects to a server at an address, with a ticket, and sends this opening; without an
+address, to the first server."""
+
+
+@dataclass(eq=False, slots=True)
+class _Said:
+    """Message that has no answer yet, or waits to be sent."""
+
+    message: AnyClientMessage | str
+    was_sent: bool
+
+    @property
+    def is_repeated(self) -> bool:
+        """Return whether its answer can be recognised; only then is it sent again after a reconnect."""
+        return type(self.message) in ANSWERS or (
+            isinstance(self.message, Steer) and bool(self.message.control.id)
+        )
+
+    def is_answered(self, heard: Heard) -> bool:
+        if isinstance(self.message, Steer):
+            return (
+                isinstance(heard, (ErrorMessage, ReceiptMessage))
+                and heard.control_id == self.message.control.id
+            )
+        return any(
+            isinstance(self.message, asked) and isinstance(heard, answer) for asked, answer in ANSWERS.items()
+        )
+
+    def as_sent(self) -> str:
+        if isinstance(self.message, str):
+            return self.message
+        again = self.was_sent and isinstance(self.message, Steer)
+        return write(msgspec.structs.replace(self.message, again=True) if again else self.message)
 
 
 class FollowedConnection:
     def __init__(self, open_at: Open, connection: Connection) -> None:
-        self._open_at, self._connection = open_at, connection
+        self._open_at = open_at
+        self._connection = connection
         self._hello: Hello | None = None
         self._opening: Opening | None = None
         self._live: LiveMessage | None = None
         self._seen = -1
         self._dry_at = 0.0
-        """When whoever plays all that came has played it, by `time.monotonic`."""
-        self._unanswered: dict[str, Steer] = {}
-        self._questions: list[AnyClientMessage] = []
-        """Of `ANSWERS`, the first one first."""
+        """Time at which a viewer has played all that came, by `time.monotonic`."""
+        self._said: list[_Said] = []
+        """Messages that have no answer yet or wait to be sent, oldest first."""
         self._goes_directly = True
         self._says_ahead = True
-        """Whether what is yet to be played is said: servers that are older than this field refuse it."""
+        """True if the seconds yet to be played are sent: servers that are older than this field refuse it."""
         self._dead_ends = 0
         """Addresses in a row that could not be reached."""
         self._lost_at: float | None = None
-        """Since when it is not live, having been."""
+        """Time since when it is no longer live."""
         self._closed = self._is_ending = False
 
     @classmethod
-    async def open(cls, url: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> FollowedConnection:
+    async def open(
+        cls, url: str, *, key: str | None = None, tls: ssl.SSLContext | None = None
+    ) -> FollowedConnection:
         async def open_at(address: str, ticket: str, opening: Opening) -> Connection:
             return await Connection.open(address or url, key=None if ticket else key, ticket=ticket, tls=tls)
 
@@ -95,15 +147,38 @@ class FollowedConnection:
             self._opening = message
             await self._connection.say(self._as_followed(message))
             return
-        if isinstance(message, Steer) and message.control.id and len(self._unanswered) < MAX_UNANSWERED:
-            self._unanswered[message.control.id] = message
-        elif type(message) in ANSWERS and len(self._questions) < MAX_UNANSWERED:
-            self._questions.append(message)
         self._is_ending = self._is_ending or isinstance(message, End)
-        await self.say_text(msgspec.json.encode(message).decode())
+        if self._is_away:
+            self._hold(message)
+            return
+        said = _Said(message, was_sent=True)
+        if said.is_repeated and len(self._said) < MAX_UNANSWERED:
+            self._said.append(said)
+        await self._send(write(message))
 
     async def say_text(self, text: str | bytes) -> None:
-        """Also a camera's frame. On a line that is lost and can be found again, it is not an error."""
+        """Also a camera's frame: one that comes while the session is not live is late."""
+        if not self._is_away:
+            await self._send(text)
+        elif isinstance(text, str):
+            self._hold(text)
+
+    @property
+    def _is_away(self) -> bool:
+        """Return whether the session was live and is now being resumed."""
+        return self._lost_at is not None and self._can_return
+
+    def _hold(self, message: AnyClientMessage | str) -> None:
+        if isinstance(message, (Ping, DraftPrompt, End)):  # of this moment, or said last
+            return
+        if len(self._said) >= MAX_HELD:
+            raise Overloaded(
+                f"the session is coming back, and {MAX_HELD} messages wait for it; say this when it is live"
+            )
+        self._said.append(_Said(message, was_sent=False))
+
+    async def _send(self, text: str | bytes) -> None:
+        """On a line that is lost and can be found again, it is not an error."""
         try:
             await self._connection.say_text(text)
         except ProtocolBroken:
@@ -117,7 +192,7 @@ class FollowedConnection:
         """The next message, as it came and as it is read. What is about the way it came is not passed on."""
         while True:
             try:
-                data = await self._connection.take()
+                data = await self._take()
                 heard = read(data)
             except ProtocolBroken as error:
                 await self._return(error)
@@ -129,24 +204,43 @@ class FollowedConnection:
         self._closed = True
         await self._connection.close()
 
+    async def _take(self) -> str | bytes:
+        """The next message. A line on which a lost session is waited for, and that says nothing, is lost
+        too."""
+        return await (self._connection.take() if self._lost_at is None else self._heard_in_time())
+
+    async def _heard_in_time(self) -> str | bytes:
+        try:
+            return await asyncio.wait_for(self._connection.take(), SILENT_S)
+        except asyncio.TimeoutError:
+            await self._connection.close()
+            if self._lost_at is not None and time.monotonic() > self._lost_at + PATIENCE_S:
+                self._hello = None  # nothing to go back to
+            raise ProtocolBroken(f"nothing was heard of the session for {SILENT_S:g} s") from None
+
     @property
     def _can_return(self) -> bool:
-        return not self._closed and self._hello is not None and self._hello.moves and self._opening is not None
+        return (
+            not self._closed and self._hello is not None and self._hello.moves and self._opening is not None
+        )
 
     async def _is_about_the_way(self, heard: Heard) -> bool:
         self._note_answer(heard)
         match heard:
             case Hello():
-                is_first, self._hello = self._hello is None, self._hello or heard
+                is_first = self._hello is None
+                self._hello = self._hello or heard
                 return not is_first
             case MovedMessage(url=url, ticket=ticket):
                 await self._go(url, ticket)
                 return True
             case LiveMessage():
-                is_back, self._live, self._lost_at = self._lost_at is not None, heard, None
-                if is_back:
+                self._live = heard
+                if self._lost_at is not None:
                     await self._say_again()
-            case ErrorMessage(code="bad_message") if self._lost_at is not None and self._says_ahead and AHEAD in heard.message:
+            case ErrorMessage(code="bad_message") if (
+                self._lost_at is not None and self._says_ahead and AHEAD in heard.message
+            ):
                 self._says_ahead = False
                 assert self._opening is not None, "nothing was asked for yet"
                 await self._connection.say(self._as_followed(self._opening))
@@ -158,22 +252,21 @@ class FollowedConnection:
                 await asyncio.sleep(BACKOFF_S[-1])
                 await self._connection.close()  # and then it is tried again
                 return True
-            case ErrorMessage(control_id=control_id) | ReceiptMessage(control_id=control_id):
-                self._unanswered.pop(control_id, None)
             case EndedMessage():
                 self._closed = True  # the line is about to be, and there is nothing to go back to
-            case Pictures(header=header):
+            case ClientChunk(header=header):
                 self._seen = header.index
                 self._dry_at = max(self._dry_at, time.monotonic()) + header.frames / header.fps
             case Rewound(from_chunk=chunk):
-                self._seen, self._dry_at = min(self._seen, chunk - 1), 0.0
+                self._seen = min(self._seen, chunk - 1)
+                self._dry_at = 0.0
         return False
 
     def _note_answer(self, heard: Heard) -> None:
         is_error = isinstance(heard, ErrorMessage) and not heard.control_id and self._lost_at is None
-        for number, question in enumerate(self._questions):
-            if is_error or isinstance(heard, ANSWERS[type(question)]):
-                del self._questions[number]
+        for said in self._said:
+            if said.is_answered(heard) or (is_error and type(said.message) in ANSWERS):
+                self._said.remove(said)
                 return
 
     async def _go(self, url: str, ticket: str) -> None:
@@ -190,7 +283,8 @@ class FollowedConnection:
             await self._return(error)
 
     async def _return(self, error: ProtocolBroken) -> None:
-        """To the first address, which knows where the session is now. Raises the error where there is no way back."""
+        """To the first address, which knows where the session is now. Raises the error where there is no way
+        back."""
         if not self._can_return:
             raise error
         if self._lost_at is None:
@@ -211,26 +305,42 @@ class FollowedConnection:
         if self._closed:  # meanwhile
             await self._connection.close()
             raise ProtocolBroken("this connection was closed")
-        while not isinstance(read(await self._connection.take()), Hello):
+        while not isinstance(read(await self._heard_in_time()), Hello):
             pass
         await self._connection.say(opening)
 
     def _as_followed(self, opening: Opening) -> Opening:
-        """What to ask for: the session that it has, or what was asked for first."""
+        """Return the opening to send: for the session that it has, or as it was asked for first."""
         follow = self._hello is not None and self._hello.moves and self._goes_directly
         if self._live is None:
             return msgspec.structs.replace(opening, follow=follow)
         if not self._live.session:
-            return View(version=VERSION, view=self._live.view, formats=opening.formats, follow=follow, seen=self._seen)
-        attach = Attach(version=VERSION, session=self._live.session, formats=opening.formats, follow=follow, seen=self._seen)
+            return View(
+                version=VERSION, view=self._live.view, formats=opening.formats, follow=follow, seen=self._seen
+            )
+        attach = Attach(
+            version=VERSION,
+            session=self._live.session,
+            formats=opening.formats,
+            follow=follow,
+            seen=self._seen,
+        )
         if not self._says_ahead:
             return attach
         return msgspec.structs.replace(attach, ahead_s=max(0.0, self._dry_at - time.monotonic()))
 
     async def _say_again(self) -> None:
-        for steer in list(self._unanswered.values()):
-            await self.say(msgspec.structs.replace(steer, again=True))
-        for question in list(self._questions):
-            await self.say_text(msgspec.json.encode(question).decode())
+        """All of it, in order, also what is said meanwhile. From then on the session is live."""
+        number = 0
+        while number < len(self._said):
+            said = self._said[number]
+            text = said.as_sent()
+            said.was_sent = True
+            if said.is_repeated:
+                number += 1
+            else:
+                del self._said[number]
+            await self._send(text)
+        self._lost_at = None
         if self._is_ending:
-            await self.say(End())
+            await self._send(write(End()))

@@ -1,41 +1,26 @@
-"""What a client says as text, and what it hears as messages (`core/server_messages.py`). Knows no sockets.
+"""Encoding of what a client sends, decoding of what it gets (`core/server_messages.py`). Knows no sockets.
 
-A picture message is a little-endian length, a header of that length, and the parts of its payload, one after another.
+A picture message is a little-endian length, a header of that length, and the parts of its payload, one after
+another.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import msgspec
 
+from millstream.client.chunk import ClientChunk
 from millstream.core.client_messages import AnyClientMessage
 from millstream.core.errors import ProtocolBroken
-from millstream.core.server_messages import ChunkHeader, Header, OpeningHeader, Told
+from millstream.core.server_messages import Header, OpeningHeader, Told
 
 _LENGTH = struct.Struct("<I")
 _TOLD: msgspec.json.Decoder[Told] = msgspec.json.Decoder(Told)
 _HEADERS: msgspec.json.Decoder[Header] = msgspec.json.Decoder(Header)
 
 
-@dataclass(frozen=True, slots=True)
-class Pictures:
-    """A chunk as it came."""
-
-    header: ChunkHeader
-    data: memoryview
-    """Its parts, end to end."""
-
-    def parts(self) -> Iterator[memoryview]:
-        at = 0
-        for size in self.header.sizes:
-            yield self.data[at : at + size]
-            at += size
-
-
-Heard = Told | OpeningHeader | Pictures
+Heard = Told | OpeningHeader | ClientChunk
 
 
 def write(message: AnyClientMessage) -> str:
@@ -54,9 +39,10 @@ def read(data: str | bytes) -> Heard:
         raise ProtocolBroken(f"the server sent what the protocol does not know: {error}") from None
     if isinstance(header, OpeningHeader):
         return header
-    pictures = Pictures(header, memoryview(data)[payload_at:])
-    if sum(header.sizes) != len(pictures.data):
+    chunk = ClientChunk(header, memoryview(data)[payload_at:])
+    if sum(header.sizes) != len(chunk.data):
         raise ProtocolBroken(
-            f"chunk {header.index} announces {sum(header.sizes)} bytes of pictures and carries {len(pictures.data)}"
+            f"chunk {header.index} announces {sum(header.sizes)} bytes of pictures and carries "
+            f"{len(chunk.data)}"
         )
-    return pictures
+    return chunk

@@ -1,4 +1,5 @@
-"""A client for programs without an event loop: `client/async_client.py` on a thread of its own, each call waited for."""
+"""A client for programs without an event loop: `client/async_client.py` on a thread of its own, each call
+waited for."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ Result = TypeVar("Result")
 def connect(
     url: str, *, key: str | None = None, format: StillFormat = "jpeg", tls: ssl.SSLContext | None = None
 ) -> Iterator[Client]:
-    """A client for as long as the block lasts. A session that it steers ends with it, unless it has said `detach`."""
+    """A client for as long as the block lasts. A session that it steers ends with it, unless it has said
+    `detach`."""
     with _event_loop() as loop:
         connecting = connect_async(url, key=key, format=format, tls=tls)
         client = Client(loop, _wait(loop, connecting.__aenter__()))

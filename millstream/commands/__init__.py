@@ -1,1 +1,1 @@
-"""What each command does, apart from how its options are spelled (`cli/main.py`)."""
+"""The commands: each one's options, which are a dataclass, and what it does."""

@@ -1,4 +1,5 @@
-"""How far a run is, for logs: a bar shows in a file only when it is done, so there a line says it now and then.
+"""Progress of a run, for logs: a bar shows in a file only when it is done, so there a line says it now and
+then.
 
 On a terminal this says nothing; the bar does.
 """
@@ -23,11 +24,15 @@ class LogLines:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.has_bar = console.is_interactive
-        self._console, self._counted, self._every_s, self._clock = console, counted, every_s, clock
+        self._console = console
+        self._counted = counted
+        self._every_s = every_s
+        self._clock = clock
         self._last_s: float | None = None
 
     def add(self, done: int, total: int | None, said: str = "") -> None:
-        """The first, the last, and what comes when the last line is old. Without a total nobody knows which is the last."""
+        """The first, the last, and what comes when the last line is old. Without a total nobody knows which
+        is the last."""
         now_s = self._clock()
         is_due = self._last_s is None or now_s - self._last_s >= self._every_s or done == total
         if self.has_bar or not is_due:

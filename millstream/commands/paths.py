@@ -1,4 +1,4 @@
-"""Where weights are looked for when nobody says."""
+"""Default folders of weights and of this machine's calibration."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ def models_folder() -> Path:
     return (Path(home) if home else Path.home() / ".local" / "share" / "millstream") / "models"
 
 
+def profile_path() -> Path:
+    """Return the path of this machine's calibration."""
+    return models_folder().parent / "profile.json"
+
+
 def find_weights(model: str, weights: Sequence[str]) -> Sequence[str]:
-    """What was asked for, the converted folder of that name, or what comes with the package."""
+    """Return the weights that were asked for, the converted folder of that name, or those that come with the
+    package."""
     if weights:
         return weights
     folder = models_folder() / model
@@ -26,5 +32,6 @@ def find_weights(model: str, weights: Sequence[str]) -> Sequence[str]:
     if model == "brook":
         return [BUNDLED]
     raise WeightsError(
-        f"no weights for {model}: give --weights PATH, convert them to {folder}, or try it untrained with --weights random"
+        f"no weights for {model}: give --weights PATH, convert them to {folder}, or try it untrained with "
+        "--weights random"
     )

@@ -18,8 +18,14 @@ from millstream.core.trace import ChunkTiming, Totals
 @contextmanager
 def counting_bar(name: str, total: int) -> Iterator[Callable[[], None]]:
     """A progress bar that each call moves by one; in a log, lines."""
-    columns = TextColumn("{task.description:>9}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn()
-    console, done = Console(stderr=True), itertools.count(1)
+    columns = (
+        TextColumn("{task.description:>9}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    done = itertools.count(1)
     lines = LogLines(console, counted=name)
     with Progress(*columns, console=console, disable=not lines.has_bar) as progress:
         task = progress.add_task(name, total=total)
@@ -32,7 +38,8 @@ def counting_bar(name: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 class ChunkProgress:
-    """Shows frames done, frames a second and milliseconds per phase of the last chunk; in a log, lines of it."""
+    """Shows frames done, frames a second and milliseconds per phase of the last chunk; in a log, lines of
+    it."""
 
     def __init__(self, label: str, *, total_frames: int | None, quiet: bool = False) -> None:
         self.totals = Totals()
@@ -56,7 +63,9 @@ class ChunkProgress:
         self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._progress.stop()
         if kind is None and self.totals.chunks:
             self._console.print(self._table())

@@ -1,8 +1,10 @@
-"""`millstream tune RECIPE`: a model that exists learns from rewards, on one device, or with its rollouts on another:
+"""`millstream tune RECIPE`: a model that exists learns from rewards, on one device, or with its rollouts on
+another:
 
     torchrun --nproc-per-node 2 -m millstream tune RECIPE
 
-A run's folder can be read years later: the recipe, what it ran on, curves of reward and judge, clips, and what was learnt.
+A run's folder can be read years later: the recipe, what it ran on, curves of reward and judge, clips, and
+what was learnt.
 """
 
 from __future__ import annotations
@@ -23,29 +25,36 @@ from rich.table import Column, Table
 from millstream.commands.log_lines import LogLines
 from millstream.commands.plan.tune import choose_placement
 from millstream.commands.report import describe
-from millstream.commands.train.run_folder import RUN, keep_record, refuse_other_recipe, say_stopping, writing_to
+from millstream.commands.train.run_folder import (
+    RUN,
+    keep_record,
+    refuse_other_recipe,
+    say_stopping,
+    writing_to,
+)
 from millstream.commands.train.tune import process_group
 from millstream.core.config import SPATIAL_STRIDE, ModelSpec
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
-from millstream.parallel.training.groups import create_world
-from millstream.planner.drawing import curves
 from millstream.planner.memory import dit_parameters
-from millstream.planner.page import Row, page, table
 from millstream.planner.training import lora_parameters
-from millstream.trainer.interrupt import Interrupt, Stopped
-from millstream.trainer.policy.apart import MAKER, obey
-from millstream.trainer.policy.control import Evaluated, best_by_judge
-from millstream.trainer.policy.evaluation import Evaluation
-from millstream.trainer.policy.recipe import PolicyRecipe, read_policy_recipe
-from millstream.trainer.policy.run import PolicyReport, PolicyRun, make_actor, make_batches
-from millstream.trainer.tuning.export import check_export, export
+from millstream.report.page import Row, page, table
+from millstream.report.svg import curves
+from millstream.train.export import check_export, export
+from millstream.train.interrupt import Interrupt, Stopped
+from millstream.train.parallel.groups import create_world
+from millstream.train.rl.control import Evaluated, best_by_judge
+from millstream.train.rl.evaluation import Evaluation
+from millstream.train.rl.recipe import PolicyRecipe, read_policy_recipe
+from millstream.train.rl.remote_rollouts import MAKER, obey
+from millstream.train.rl.run import PolicyReport, PolicyRun, make_actor, make_batches
 from millstream.video.writer import VideoWriter, check_parent_writable
 
-PAGE, SAMPLES = "curves.html", "samples"
+PAGE = "curves.html"
+SAMPLES = "samples"
 MIB = 2**20
 SHOWN = ("reward", "kl", "clipped", "left_out")
-"""Of a step's numbers, in its line."""
+"""Numbers of a step that its line shows."""
 
 
 def run_tune(path: Path, *, out: Path | None, device: str, dry_run: bool) -> Path | None:
@@ -60,7 +69,7 @@ def run_tune(path: Path, *, out: Path | None, device: str, dry_run: bool) -> Pat
         Console().print(_table(recipe, spec))
         return None
     with writing_to(folder):
-        refuse_other_recipe(folder, path)
+        refuse_other_recipe(folder, path, PolicyRecipe.RENAMED)
         return _train(recipe, spec, path, folder, device)
 
 
@@ -86,19 +95,23 @@ def _train(recipe: PolicyRecipe, spec: ModelSpec, path: Path, folder: Path, devi
 
 
 def _record(recipe: PolicyRecipe) -> dict[str, Any]:
-    return describe("tune", msgspec.to_builtins(recipe), {"rewards": [reward.kind for reward in recipe.rewards]})
+    return describe(
+        "tune", msgspec.to_builtins(recipe), {"rewards": [reward.kind for reward in recipe.rewards]}
+    )
 
 
 def _parted(run: PolicyRun) -> str:
-    best, last = best_by_judge(run.evaluated), run.evaluated[-1]
+    best = best_by_judge(run.evaluated)
+    last = run.evaluated[-1]
     return (
-        f"reward and judge parted: reward {best.reward:.4f} to {last.reward:.4f}, judge {best.judge:.4f} to {last.judge:.4f} "
+        f"reward and judge parted: reward {best.reward:.4f} to {last.reward:.4f}, judge {best.judge:.4f} to "
+        f"{last.judge:.4f} "
         f"since step {best.step}, whose weights are kept"
     )
 
 
 class ShownTuning:
-    """What a person sees: a line with a bar, a line for each evaluation, a page of curves, and clips."""
+    """Display of a tuning run: a line with a bar, a line for each evaluation, a page of curves, and clips."""
 
     def __init__(self, run: PolicyRun) -> None:
         self._run = run
@@ -113,7 +126,9 @@ class ShownTuning:
         self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._progress.stop()
 
     def add(self, report: PolicyReport) -> None:
@@ -143,10 +158,13 @@ def curves_page(recipe: PolicyRecipe, found: Sequence[Evaluated]) -> str:
     if recipe.judge:
         series["judge"] = _in_its_range([(each.step, each.judge) for each in found])
     heads = ("step", "reward", "judge") if recipe.judge else ("step", "reward")
-    rows = [Row(cells=(str(each.step), f"{each.reward:.4f}", f"{each.judge:.4f}")[: len(heads)]) for each in found]
+    rows = [
+        Row(cells=(str(each.step), f"{each.reward:.4f}", f"{each.judge:.4f}")[: len(heads)]) for each in found
+    ]
     parts = [
         f"<h1>{recipe.model} by {recipe.algorithm}</h1>",
-        "<p>On prompts that are always the same, streamed as they are served. Where the reward rises and the judge, which is "
+        "<p>On prompts that are always the same, streamed as they are served. Where the reward rises and the "
+        "judge, which is "
         "held back from training, falls, the model has learnt the reward's mistakes.</p>",
         curves(series, x_label="step", y_label="share of its own range"),
         table(heads, rows, numeric=range(len(heads))),
@@ -157,35 +175,54 @@ def curves_page(recipe: PolicyRecipe, found: Sequence[Evaluated]) -> str:
 def _in_its_range(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     known = [(x, value) for x, value in points if math.isfinite(value)]
     values = [value for _, value in known]
-    low, high = min(values, default=0.0), max(values, default=0.0)
+    low = min(values, default=0.0)
+    high = max(values, default=0.0)
     return [(x, (value - low) / (high - low) if high > low else 0.5) for x, value in known]
 
 
 def _table(recipe: PolicyRecipe, spec: ModelSpec) -> Table:
-    """What would be tuned, by what, and what each role holds."""
+    """Tabulate what would be tuned, by what, and what each role holds."""
     whole = dit_parameters(spec.dit)
     learns = whole if recipe.lora is None else lora_parameters(spec.dit, recipe.lora.rank)
-    config, noise, rows = recipe.stream(spec), recipe.noise(spec), recipe.batch
+    config = recipe.stream(spec)
+    noise = recipe.noise(spec)
+    rows = recipe.batch
     least, most = recipe.fork
     shown = Table("what", "value", title=f"{recipe.model}: {recipe.steps} steps of {recipe.algorithm}")
     shown.add_row("learns", f"{learns / 1e6:.2f}M of {whole / 1e6:.1f}M parameters")
     shown.add_row("rewards", ", ".join(f"{reward.kind} x {reward.scale:g}" for reward in recipe.rewards))
     shown.add_row("judge", recipe.judge or "none: nothing will tell whether the reward was cheated")
-    shown.add_row("rollouts", f"{recipe.prompts_per_step} prompts x {recipe.group} streams x {recipe.chunks} chunks a step")
+    shown.add_row(
+        "rollouts",
+        f"{recipe.prompts_per_step} prompts x {recipe.group} streams x {recipe.chunks} chunks a step",
+    )
     shown.add_row("size", f"{config.height}x{config.width}, {rows} streams at once")
     shown.add_row("forks", f"after {least} to {most} chunks" if most else "none: streams begin apart")
-    learnt = ", ".join(f"{noise.levels[i]:.0f} to {noise.following(i):.0f} (std {noise.std(i):.2g})" for i in noise.learnt)
+    learnt = ", ".join(
+        f"{noise.levels[i]:.0f} to {noise.following(i):.0f} (std {noise.std(i):.2g})" for i in noise.learnt
+    )
     shown.add_row("learnt steps", learnt)
     rolls = 4 if recipe.precision == "fp32" else 2
     held = {"actor": 4 * whole + 12 * learns, "reference": 4 * whole, "rollout engine": 2 * rolls * whole}
     for role, num_bytes in held.items():
         shown.add_row(f"MiB, {role}", f"{num_bytes / MIB:,.0f}")
-    ring = 2 * rolls * spec.dit.layers * spec.dit.width * config.window * _tokens(spec, config.height, config.width) * rows
-    shown.add_row("MiB, keys and values", f"{ring / MIB:,.0f}; activations come on top, {recipe.rows_at_once} rows at a time")
+    ring = (
+        2
+        * rolls
+        * spec.dit.layers
+        * spec.dit.width
+        * config.window
+        * _tokens(spec, config.height, config.width)
+        * rows
+    )
+    shown.add_row(
+        "MiB, keys and values",
+        f"{ring / MIB:,.0f}; activations come on top, {recipe.rows_at_once} rows at a time",
+    )
     return shown
 
 
 def _tokens(spec: ModelSpec, height: int, width: int) -> int:
-    """Of a latent frame."""
+    """Count the tokens of a latent frame."""
     cell = SPATIAL_STRIDE * spec.dit.patch
     return (height // cell) * (width // cell)

@@ -1,7 +1,8 @@
-"""What a client says in the native protocol, as in docs/protocol.md. One definition for server, client and load.
+"""Messages that a client sends in the native protocol, as in docs/protocol.md. One definition for server,
+client and load.
 
-Plain data: knows no sockets and no sessions. It is read strictly, an unknown field is refused; what servers say is
-`core/server_messages.py`.
+Plain data: knows no sockets and no sessions. Decoding is strict, an unknown field is refused; the messages of
+servers are in `core/server_messages.py`.
 """
 
 from __future__ import annotations
@@ -30,27 +31,29 @@ FORMATS = cast(tuple[Format, ...], get_args(Format))
 class ProtocolError(MillstreamError):
     """Something a client asked for that cannot be; its connection goes on."""
 
-    def __init__(self, code: Code, message: str) -> None:
+    def __init__(self, code: Code, message: str, control_id: str = "") -> None:
+        """`control_id` is that of the control which cannot be, where it is not known otherwise."""
         super().__init__(message)
         self.code: Code = code
+        self.control_id = control_id
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A new session, which this connection owns. What is not said is as in `hello.defaults`."""
+    """A new session, which this connection owns. Fields left out are as in `hello.defaults`."""
 
     prompt: str = ""
-    """What the stream shows, up to 8,192 bytes. A session has this or `prompts`, not both."""
+    """Text of what the stream shows, up to 8,192 bytes. A session has this or `prompts`, not both."""
     prompts: tuple[AskedPrompt, ...] = ()
     """Instead of one prompt: a mix of up to 8."""
     size: str | None = None
     """HEIGHTxWIDTH in multiples of 16, as "256x320"."""
     fps: float | Literal["auto"] | None = None
-    """Frames a second, 0.1 to 240; "auto": what the device keeps, up to the rate the model was made for. null: as the server
-    was started, mostly "auto"."""
+    """Frames a second, 0.1 to 240; "auto": what the device keeps, up to the rate the model was made for.
+    null: as the server was started, mostly "auto"."""
     strict: bool = False
-    """Whether to be refused rather than play slower than `fps`."""
+    """True: be refused rather than play slower than `fps`."""
     seed: int | None = None
-    """Of the noise, 0 to 2^63 - 1: the same one gives the same stream."""
+    """Seed of the noise, 0 to 2^63 - 1: the same one gives the same stream."""
     steps: tuple[float, ...] | None = None
     """Noise levels that decrease, 1000 to above 0: one model call each."""
     window: int | None = None
@@ -58,47 +61,66 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     sink: int | None = None
     """How many of the first frames never leave the window."""
     noise_scale: float | None = None
-    """Video to video: share of noise mixed into the input, above 0, at most 1. Means nothing without `input` or `source`."""
+    """Video to video: share of noise mixed into the input, above 0, at most 1. Means nothing without `input`
+    or `source`."""
     kv_bias: float | None = None
-    """How much past frames weigh in attention, above 0, at most 1; below 1 a stream changes its mind more easily."""
+    """How much past frames weigh in attention, above 0, at most 1; below 1 a stream changes its mind more
+    easily."""
     lead_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_LEAD_S)] | None = None
     """How far generation may be ahead of the viewer."""
     input: bool = False
-    """Whether the client sends frames, which the stream then restyles."""
+    """True: the client sends frames, which the stream then restyles."""
     source: str = ""
-    """Instead of those: the name of a video that the server offers (`hello.sources`, docs/inputs.md)."""
+    """Name of a video that the server offers (`hello.sources`, docs/inputs.md), instead of frames from the
+    client."""
     wait: bool = False
-    """Whether to stand in line if there is no room."""
+    """True: wait in line if there is no room."""
     unattended: Literal["pause", "run"] = "pause"
-    """What it does while nobody watches."""
+    """Behaviour while no client watches the session."""
     weight: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 1.0
-    """Below 1 it gives way to others: in line, and where there is not enough for all. Nobody can ask for more than anybody."""
+    """Priority: below 1 it gives way to others, in line and where there is not enough for all. No session can
+    have more than 1."""
 
     def __post_init__(self) -> None:
-        """JSON would say null in the place of a number that is none, which means something else."""
-        numbers = {"fps": self.fps, "noise_scale": self.noise_scale, "kv_bias": self.kv_bias, "lead_s": self.lead_s}
+        """Refuse numbers that are not finite: JSON would have null in their place, which means something
+        else."""
+        numbers = {
+            "fps": self.fps,
+            "noise_scale": self.noise_scale,
+            "kv_bias": self.kv_bias,
+            "lead_s": self.lead_s,
+        }
         for name, number in numbers.items():
             if isinstance(number, float) and not math.isfinite(number):
                 raise ConfigError(f"{name} must be a number, got {number}")
 
 
 class ClientMessage(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True, omit_defaults=True
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
 ):
-    """Base of what a client says."""
+    """Base of the messages that a client sends."""
 
 
 class Start(Ask, frozen=True, kw_only=True, tag_field="type", tag="start"):
     version: Literal[1]
-    """Of this protocol; anything else is refused before it is looked at. So of all that open a connection."""
+    """Version of this protocol; any other is refused before the rest is read. All messages that open a
+    connection have it."""
     formats: tuple[str, ...] = ("jpeg",)
-    """What the client can show, best first; unknown names are passed over. So of all that open a connection."""
+    """Formats that the client can show, best first; unknown names are passed over. All messages that open a
+    connection have them."""
     follow: bool = False
-    """Whether the client goes elsewhere when it is told `moved`; so of all that open a connection."""
+    """True: the client goes on at another address when it receives `moved`. All messages that open a
+    connection have it."""
 
 
 class Attach(ClientMessage, frozen=True, kw_only=True, tag="attach"):
-    """Come back to a session of one's own, after a lost connection or after the server was started anew with `--keep`."""
+    """Come back to a session of one's own, after a lost connection or after the server was started anew with
+    `--keep`."""
 
     version: Literal[1]
     session: str
@@ -108,11 +130,12 @@ class Attach(ClientMessage, frozen=True, kw_only=True, tag="attach"):
     seen: int = -1
     """The last chunk that the client has: what comes is what follows it."""
     ahead_s: float = 0.0
-    """What the client has yet to play, so that a session that goes on elsewhere gets no further ahead of it than before."""
+    """Seconds that the client has yet to play, so that a session that goes on elsewhere gets no further ahead
+    of it than before."""
 
 
 class View(ClientMessage, frozen=True, kw_only=True, tag="view"):
-    """Watch somebody's session; a viewer may not steer."""
+    """Watch the session of another client; a viewer may not steer."""
 
     version: Literal[1]
     view: str
@@ -133,19 +156,21 @@ class Restore(ClientMessage, frozen=True, kw_only=True, tag="restore"):
 
 
 class Steer(ClientMessage, frozen=True, kw_only=True, tag="control"):
-    """Change the session at a chunk's beginning. Answered by a `receipt`, or by an `error` with its `control_id`."""
+    """Change the session at a chunk's beginning. Answered by a `receipt`, or by an `error` with its
+    `control_id`."""
 
     control: AnyControl
     """One of the controls below."""
     at_chunk: Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK)] | None = None
     """The chunk it waits for. null: the next one that is not planned yet."""
     again: bool = False
-    """Whether it was sent before and not answered: one that has arrived is answered, and does not apply twice."""
+    """True if it was sent before and not answered: one that has arrived is answered, and does not apply
+    twice."""
 
 
 class DraftPrompt(ClientMessage, frozen=True, kw_only=True, tag="draft"):
-    """What is being typed, so that an idle server makes it ahead (docs/forking.md#looking-ahead). Changes nothing and is not
-    answered."""
+    """Prompt that is being typed, so that an idle server generates it ahead (docs/forking.md#looking-ahead).
+    Changes nothing and is not answered."""
 
     control: SetPrompt | None = None
     """A `prompt` control. null: none any more."""
@@ -163,8 +188,8 @@ class Save(ClientMessage, frozen=True, kw_only=True, tag="save"):
 
 
 class OutputAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Send the pictures to an address until the session ends or this is stopped, where `--allow-output` lets the server
-    (docs/outputs.md). Answered by `outputs`."""
+    """Send the pictures to an address until the session ends or this is stopped, where `--allow-output` lets
+    the server (docs/outputs.md). Answered by `outputs`."""
 
     url: str
     """rtmp://HOST/APP/KEY, rtmps://HOST/APP/KEY, srt://HOST:PORT, v4l2://videoN or ndi://NAME"""
@@ -184,15 +209,16 @@ class StopOutput(ClientMessage, frozen=True, kw_only=True, tag="stop_output"):
 
 
 class Fork(ClientMessage, frozen=True, kw_only=True, tag="fork"):
-    """Another session that goes on from here, or from before an earlier chunk that is kept: a branch (docs/forking.md).
-    Answered by `forked`."""
+    """Another session that goes on from here, or from before an earlier chunk that is kept: a branch
+    (docs/forking.md). Answered by `forked`."""
 
     at_chunk: Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK)] | None = None
     """The chunk before which it begins. null: as it is now."""
 
 
 class Rewind(ClientMessage, frozen=True, kw_only=True, tag="rewind"):
-    """Go back to before a chunk that is kept; what came from there on did not happen. Answered by `rewound`."""
+    """Go back to before a chunk that is kept; what came from there on did not happen. Answered by
+    `rewound`."""
 
     chunk: Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK)]
     """The first that is made anew."""
@@ -203,8 +229,8 @@ class Keep(ClientMessage, frozen=True, kw_only=True, tag="keep"):
 
 
 class PreviewAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Small pictures of what the stream could become next (docs/forking.md#previews). Changes nothing. Answered by
-    `previews`."""
+    """Small pictures of what the stream could become next (docs/forking.md#previews). Changes nothing.
+    Answered by `previews`."""
 
     prompts: tuple[str, ...] = ()
     """Up to 4 texts; without any, the server suggests some near the one in force."""

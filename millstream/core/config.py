@@ -18,12 +18,15 @@ SPATIAL_STRIDE = 8
 GIB = 2**30
 TEMPORAL_STRIDE = 4
 """Pixel frames per latent frame, after the first one, which holds a single frame."""
-MIN_FPS, MAX_FPS = 0.1, 240.0
-"""Frames a second that a stream may play at. Slower ones would keep their chunk, and everybody's turn, for minutes."""
+MIN_FPS = 0.1
+MAX_FPS = 240.0
+"""Frames a second that a stream may play at. Slower ones would keep their chunk, and everybody's turn, for
+minutes."""
 
 
 Recompute = Literal["none", "selective", "products", "full"]
-"""What a block makes again for its backward pass: nothing, what is cheap, products too but not attention, or all."""
+"""Activations that a block computes again in its backward pass: none, the cheap ones, products too but not
+attention, or all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +72,10 @@ class VAEConfig:
     """Per latent channel. Empty means ones."""
 
     def __post_init__(self) -> None:
-        if 2 ** (len(self.multipliers) - 1) != SPATIAL_STRIDE or 2 ** sum(self.downsample_time) != TEMPORAL_STRIDE:
+        if (
+            2 ** (len(self.multipliers) - 1) != SPATIAL_STRIDE
+            or 2 ** sum(self.downsample_time) != TEMPORAL_STRIDE
+        ):
             raise ConfigError(f"a VAE must shrink {SPATIAL_STRIDE}x in space and {TEMPORAL_STRIDE}x in time")
 
 
@@ -84,11 +90,12 @@ class TextConfig:
     ffn: int = 10240
     vocabulary: int = 256384
     position_buckets: int = 32
-    """Of each layer's relative position bias, per head."""
+    """Buckets of each layer's relative position bias, per head."""
 
     @property
     def untrained(self) -> TextConfig:
-        """With random weights it says nothing, so it need not be billions of them: same width, few layers, bytes as words."""
+        """With random weights it says nothing, so it need not be billions of them: same width, few layers,
+        bytes as words."""
         return replace(self, layers=min(self.layers, 2), vocabulary=384, ffn=min(self.ffn, 2 * self.width))
 
 
@@ -120,11 +127,11 @@ class StreamConfig:
     """How one session streams. Everything a session can be asked to be, at its start."""
 
     height: int = 480
-    """Of a frame, in pixels."""
+    """Height of a frame, in pixels."""
     width: int = 832
-    """The same."""
+    """Width of a frame, in pixels."""
     fps: float = 16.0
-    """What it plays at."""
+    """Frames a second at which it plays."""
     frames_per_chunk: int = 3
     """Latent frames generated together."""
     steps: tuple[float, ...] = (1000, 750, 500, 250)
@@ -132,7 +139,7 @@ class StreamConfig:
     shift: float = 5.0
     """Moves `steps` towards more noise, as in training; used when `warp` is on."""
     warp: bool = True
-    """Whether `steps` are positions on the unshifted schedule (true) or noise levels as they are (false)."""
+    """True if `steps` are positions on the unshifted schedule, false if they are noise levels as they are."""
     context_noise: float = 0.0
     """Noise level of the commit pass, 0 to 1000."""
     window: int = 21
@@ -140,17 +147,19 @@ class StreamConfig:
     sink: int = 0
     """The first frames of the epoch, which never leave the window."""
     positions: Positions = "absolute"
-    """What a frame's place is counted from: the epoch's beginning, or the window's (docs/positions.md)."""
+    """Origin of a frame's position: the epoch's beginning, or the window's (docs/positions.md)."""
     anchor: Anchor = "off"
-    """Rebuild the window before each chunk from clean latents, its first frame as it is or decoded and encoded again."""
+    """Rebuild the window before each chunk from clean latents, its first frame as it is or decoded and
+    encoded again."""
     seed: int = 0
-    """Of the noise."""
+    """Seed of the noise."""
     noise_scale: float = 0.7
     """Video to video: share of noise mixed into the input, 0 to 1."""
     motion_gain: float = 0.2
     """Video to video: how much the fastest motion adds to `noise_scale`; 0 switches the controller off."""
     kv_bias: float = 1.0
-    """Weight of past frames in attention, 0 (exclusive) to 1; below 1 a stream changes its mind more easily."""
+    """Weight of past frames in attention, 0 (exclusive) to 1; below 1 a stream changes its mind more
+    easily."""
 
     def __post_init__(self) -> None:
         check_size(self.height, self.width)
@@ -178,7 +187,7 @@ class StreamConfig:
         return self.height // SPATIAL_STRIDE, self.width // SPATIAL_STRIDE
 
     def noise_levels(self, steps: tuple[float, ...]) -> tuple[float, ...]:
-        """What `steps` stand for in this stream."""
+        """Return the noise levels that `steps` stand for in this stream."""
         return noise_levels(steps, shift=self.shift, warp=self.warp)
 
     @property
@@ -197,11 +206,12 @@ class ModelSpec:
     text: TextConfig | BrookTextConfig = field(default_factory=TextConfig)
     stream: StreamConfig = field(default_factory=StreamConfig)
     default_prompt: str = ""
-    """What an empty prompt stands for; without it an empty prompt is refused."""
+    """Prompt that an empty one stands for; without it an empty prompt is refused."""
 
 
 def pixel_frames(start_frame: int, frames: int) -> int:
-    """Pixel frames that `frames` latent frames decode to when the first of them is number `start_frame` of its epoch."""
+    """Pixel frames that `frames` latent frames decode to when the first of them is number `start_frame` of
+    its epoch."""
     return TEMPORAL_STRIDE * frames - (TEMPORAL_STRIDE - 1 if start_frame == 0 else 0)
 
 
@@ -211,7 +221,13 @@ def chunks_for(num_frames: int, stream: StreamConfig) -> int:
     return 1 + max(0, -(-(num_frames - first) // later))
 
 
-COMMON_SIZES = {"240p": (240, 416), "360p": (352, 640), "480p": (480, 832), "720p": (720, 1280), "1080p": (1088, 1920)}
+COMMON_SIZES = {
+    "240p": (240, 416),
+    "360p": (352, 640),
+    "480p": (480, 832),
+    "720p": (720, 1280),
+    "1080p": (1088, 1920),
+}
 """As people call them, in multiples of 16 as models have them."""
 
 
@@ -231,7 +247,9 @@ def check_size(height: int, width: int) -> None:
         raise ConfigError(f"size must be at most 8192 a side, got {height}x{width}")
     if height < unit or width < unit or height % unit or width % unit:
         nearest = f"{max(unit, round(height / unit) * unit)}x{max(unit, round(width / unit) * unit)}"
-        raise ConfigError(f"size must be HEIGHTxWIDTH in multiples of {unit}, got {height}x{width}; try {nearest}")
+        raise ConfigError(
+            f"size must be HEIGHTxWIDTH in multiples of {unit}, got {height}x{width}; try {nearest}"
+        )
 
 
 def check_steps(steps: tuple[float, ...]) -> None:
@@ -251,7 +269,8 @@ def check_window(window: int, sink: int, frames_per_chunk: int) -> None:
     if window < frames_per_chunk + sink:
         needed = frames_per_chunk + sink
         raise ConfigError(
-            f"window {window} with sink {sink} cannot hold a chunk of {frames_per_chunk} beside it; use {needed} or more"
+            f"window {window} with sink {sink} cannot hold a chunk of {frames_per_chunk} beside it; use "
+            f"{needed} or more"
         )
     if window > 1024:
         raise ConfigError(f"window must be at most 1024 latent frames, got {window}")

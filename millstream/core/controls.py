@@ -1,4 +1,4 @@
-"""What a person may ask of a running session, and the two receipts each request gets.
+"""Controls that a client may send to a running session, and the two receipts for each.
 
 A control applies at a chunk boundary. These are plain messages: `session/timeline.py` gives them meaning.
 """
@@ -17,7 +17,7 @@ from millstream.core.errors import ControlError, PromptError
 MAX_PROMPT_BYTES = 8192
 MAX_PROMPTS = 8
 MAX_MIX = 2 * MAX_PROMPTS
-"""Of a mix in force: while one blends into another, both are."""
+"""Most prompts of a mix in force: while one blends into another, it has those of both."""
 MAX_WEIGHT = 1e6
 """So that no sum of weights is beyond what a float holds."""
 MAX_BLEND_CHUNKS = 256
@@ -29,21 +29,22 @@ class WeightedPrompt(msgspec.Struct, frozen=True):
     """One text and its share in a mix."""
 
     text: str
-    """What it shows."""
+    """Text of what the stream shows."""
     weight: float = 1.0
     """Above 0, at most 1,000,000; shares are weights over their sum."""
 
 
 class AskedPrompt(WeightedPrompt, frozen=True, forbid_unknown_fields=True):
-    """The same as a person or program writes it: a misspelt field is refused, where an envelope's would be ignored."""
+    """Weighted prompt as a client writes it: a misspelt field is refused, where an envelope's would be
+    ignored."""
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
     """Base of all controls. An empty id is replaced by the session."""
 
     id: str = ""
-    """The client's own name for it, up to 128 letters. One that waits for the same chunk is replaced by another of its kind
-    with the same id: a knob that is being turned is one control a chunk."""
+    """The client's own name for it, up to 128 letters. One that waits for the same chunk is replaced by
+    another of its kind with the same id: a knob that is being turned is one control a chunk."""
 
     def check(self) -> None:
         """Raise an error that names the fix if this can never apply."""
@@ -57,8 +58,9 @@ class SetPrompt(Control, frozen=True, kw_only=True, tag="prompt"):
     prompts: tuple[AskedPrompt, ...] = ()
     """A mix of up to 8."""
     mode: Switch = "recompute"
-    """cut: start a new picture; recompute: keep the picture, rebuild the window under the new prompt; keep: keep the picture
-    and its window, the new prompt takes over slowly; blend: move from the old mix to the new one over `chunks` chunks."""
+    """cut: start a new picture; recompute: keep the picture, rebuild the window under the new prompt; keep:
+    keep the picture and its window, the new prompt takes over slowly; blend: move from the old mix to the new
+    one over `chunks` chunks."""
     chunks: int = 4
     """How long a blend takes, 1 to 256."""
 
@@ -133,16 +135,18 @@ class Stop(Control, frozen=True, kw_only=True, tag="stop"):
     """End the session after the chunks already planned."""
 
 
-AnyControl = SetPrompt | Cut | SetSteps | SetSeed | SetNoiseScale | SetWindow | SetKVBias | Pause | Resume | Stop
+AnyControl = (
+    SetPrompt | Cut | SetSteps | SetSeed | SetNoiseScale | SetWindow | SetKVBias | Pause | Resume | Stop
+)
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a control: first `queued`, then `applied`."""
+    """State of a control: first `queued`, then `applied`."""
 
     control_id: str
-    """Which one."""
+    """The control's id."""
     state: Literal["queued", "applied"]
-    """What became of it."""
+    """State of the control."""
     chunk_index: int
     """queued: the first chunk it can apply at; applied: the chunk it did apply at."""
 
@@ -153,7 +157,7 @@ def as_mix(prompts: Sequence[WeightedPrompt], prompt: str) -> tuple[WeightedProm
 
 
 def fill_empty(prompts: tuple[WeightedPrompt, ...], default_prompt: str) -> tuple[WeightedPrompt, ...]:
-    """The same mix, with `default_prompt` where nothing is said."""
+    """Return the mix with `default_prompt` in place of empty prompts."""
     return tuple(
         prompt if prompt.text.strip() or not default_prompt else WeightedPrompt(default_prompt, prompt.weight)
         for prompt in prompts
@@ -170,11 +174,14 @@ def check_prompts(prompts: tuple[WeightedPrompt, ...], most: int = MAX_PROMPTS) 
         if size > MAX_PROMPT_BYTES:
             raise PromptError(f"the prompt has {size} bytes; shorten it to {MAX_PROMPT_BYTES}")
         if not 0 < prompt.weight <= MAX_WEIGHT:
-            raise PromptError(f"prompt weights must be above 0 and at most {MAX_WEIGHT:g}, got {prompt.weight}")
+            raise PromptError(
+                f"prompt weights must be above 0 and at most {MAX_WEIGHT:g}, got {prompt.weight}"
+            )
 
 
 def check_mix(prompts: tuple[WeightedPrompt, ...], most: int = MAX_PROMPTS) -> None:
-    """One that is in force, and so was normalised. Shares of less than one in all could vanish in a blend."""
+    """Check a mix that is in force, and so was normalised. Shares of less than one in all could vanish in a
+    blend."""
     check_prompts(prompts, most)
     total = sum(prompt.weight for prompt in prompts)
     if not math.isclose(total, 1.0, rel_tol=1e-6):
@@ -182,7 +189,8 @@ def check_mix(prompts: tuple[WeightedPrompt, ...], most: int = MAX_PROMPTS) -> N
 
 
 def normalise(prompts: tuple[WeightedPrompt, ...]) -> tuple[WeightedPrompt, ...]:
-    """The same mix with weights that sum to one and each text once; one whose share is too small for a float has none."""
+    """Return the mix with weights that sum to one and each text once. A text whose share is too small for a
+    float is left out."""
     total = sum(prompt.weight for prompt in prompts)
     assert total > 0, f"a mix of {len(prompts)} prompts weighs {total}"
     shares: dict[str, float] = {}
@@ -192,7 +200,7 @@ def normalise(prompts: tuple[WeightedPrompt, ...]) -> tuple[WeightedPrompt, ...]
 
 
 def heaviest(prompts: tuple[WeightedPrompt, ...]) -> tuple[WeightedPrompt, ...]:
-    """As much of a mix as a person could have asked for."""
+    """Return the heaviest prompts of a mix, as many as a client could have asked for."""
     if len(prompts) <= MAX_PROMPTS:
         return prompts
     chosen = sorted(prompts, key=lambda prompt: -prompt.weight)[:MAX_PROMPTS]

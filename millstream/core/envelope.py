@@ -20,8 +20,8 @@ MAX_KINDS = 256
 """Kinds of chunks that are remembered to be sound."""
 
 Action = Literal["NOOP", "INFER", "FLUSH", "RELEASE", "FORK", "OFFLOAD", "RESTORE", "CHECK", "SHUTDOWN"]
-"""Keep-alive, a chunk, end a session's chunks under way, forget a session, copy it, hold it in host memory, bring it back,
-compare ranks, leave. Only INFER has tensors and a result."""
+"""Keep-alive, a chunk, end a session's chunks under way, forget a session, copy it, hold it in host memory,
+bring it back, compare ranks, leave. Only INFER has tensors and a result."""
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,10 +64,10 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     conditioning_id: str
     """Names the conditioning tensor, which travels only when the other side does not hold it yet."""
     under_way: int = 1
-    """Chunks of its session that are under way at a time, at staggered noise levels: above 1, its result comes when later ones
-    have begun, or with a FLUSH."""
+    """Chunks of its session that are under way at a time, at staggered noise levels: above 1, its result
+    comes when later ones have begun, or with a FLUSH."""
     fork_id: str = ""
-    """Of a FORK: the name that the copy gets."""
+    """Name that the copy gets, in a FORK."""
 
     @property
     def end_frame(self) -> int:
@@ -81,11 +81,15 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     def validate(self) -> None:
         """Refuse before anything is committed. Says nothing about tensors."""
         if self.version != VERSION:
-            raise EnvelopeRefused(f"envelope version {self.version} is not spoken here; this side speaks {VERSION}")
+            raise EnvelopeRefused(
+                f"envelope version {self.version} is not spoken here; this side speaks {VERSION}"
+            )
         if self.action != "INFER":
             return
         try:
-            _check_kind(self.height, self.width, self.steps, self.window, self.sink, self.frames, self.under_way)
+            _check_kind(
+                self.height, self.width, self.steps, self.window, self.sink, self.frames, self.under_way
+            )
             check_share("noise_scale", self.noise_scale)
             check_share("kv_bias", self.kv_bias)
         except MillstreamError as error:
@@ -94,17 +98,22 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         calls = recompute_calls(len(self.context_indices), self.frames) + len(self.steps) + self.commit
         if self.expected_calls != calls:
             raise EnvelopeRefused(
-                f"chunk {self.chunk_index} of {self.session_id} expects {self.expected_calls} model calls, its plan has {calls}"
+                f"chunk {self.chunk_index} of {self.session_id} expects {self.expected_calls} model calls, "
+                f"its plan has {calls}"
             )
 
     def _check_recompute(self) -> None:
         indices = self.context_indices
         if self.recompute != bool(indices):
-            raise EnvelopeRefused(f"chunk {self.chunk_index} of {self.session_id}: recompute and context must come together")
+            raise EnvelopeRefused(
+                f"chunk {self.chunk_index} of {self.session_id}: recompute and context must come together"
+            )
         if any(later <= earlier for earlier, later in itertools.pairwise(indices)):
             raise EnvelopeRefused(f"context frames must be in order, got {indices}")
         if indices and (indices[-1] >= self.start_frame or len(indices) > self.window - self.frames):
-            raise EnvelopeRefused(f"context {indices} does not fit before frame {self.start_frame} in window {self.window}")
+            raise EnvelopeRefused(
+                f"context {indices} does not fit before frame {self.start_frame} in window {self.window}"
+            )
 
 
 def instruction(action: Action, call_id: int, session_id: str = "", *, fork_id: str = "") -> Envelope:
@@ -146,14 +155,17 @@ def check_under_way(chunks: int, *, window: int, sink: int, frames: int) -> None
         raise ConfigError(f"a stream batch has a depth of 1 or more, got {chunks}")
     if window - sink < chunks * frames:
         raise ConfigError(
-            f"{chunks} chunks of {frames} frames under way need a window of {chunks * frames} beside the sink, "
+            f"{chunks} chunks of {frames} frames under way need a window of {chunks * frames} beside the "
+            "sink, "
             f"got {window - sink}; choose a longer window or a smaller depth"
         )
 
 
 @functools.lru_cache(maxsize=MAX_KINDS)
-def _check_kind(height: int, width: int, steps: tuple[float, ...], window: int, sink: int, frames: int, under_way: int) -> None:
-    """What all chunks of a session have in common, and therefore need not be looked at again for each."""
+def _check_kind(
+    height: int, width: int, steps: tuple[float, ...], window: int, sink: int, frames: int, under_way: int
+) -> None:
+    """Check what all chunks of a session have in common; cached, so that it is not checked again for each."""
     check_size(height, width)
     check_steps(steps)
     check_window(window, sink, frames)
@@ -178,7 +190,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rebuilding(envelope: Envelope, context_indices: tuple[int, ...]) -> Envelope:
-    """The same for a generator that holds nothing of the session: prompt and window come along."""
+    """Return the envelope for a generator that has no state of the session: prompt and window are sent
+    along."""
     return msgspec.structs.replace(
         envelope,
         init_cache=True,
@@ -186,7 +199,9 @@ def rebuilding(envelope: Envelope, context_indices: tuple[int, ...]) -> Envelope
         reset_cross=True,
         recompute=bool(context_indices),
         context_indices=context_indices,
-        expected_calls=recompute_calls(len(context_indices), envelope.frames) + len(envelope.steps) + envelope.commit,
+        expected_calls=recompute_calls(len(context_indices), envelope.frames)
+        + len(envelope.steps)
+        + envelope.commit,
     )
 
 

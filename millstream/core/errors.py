@@ -1,4 +1,4 @@
-"""What goes wrong in front of a person. Each message is one line that names the fix.
+"""Errors that are shown to users. Each message is one line that names the fix.
 
 Invariants are asserts, not these. The command line prints a `MillstreamError` without a traceback.
 """
@@ -54,10 +54,15 @@ class DeviceError(MillstreamError):
 class Overloaded(MillstreamError):
     """A session, or a change of one, that would break what was promised to others."""
 
-    def __init__(self, message: str, *, fps: float | None = None, can_wait: bool = False) -> None:
-        """`fps` is a frame rate at which it would be let in; `can_wait`, whether there is room in line."""
+    def __init__(
+        self, message: str, *, fps: float | None = None, can_wait: bool = False, never: bool = False
+    ) -> None:
+        """`fps` is a frame rate at which it would be let in; `can_wait`, whether there is room in line;
+        `never`, whether an idle device could not take it either."""
         super().__init__(message)
-        self.fps, self.can_wait = fps, can_wait
+        self.fps = fps
+        self.can_wait = can_wait
+        self.never = never
 
 
 class PoolFull(MillstreamError):
@@ -93,12 +98,14 @@ class ProtocolBroken(MillstreamError):
 
 
 class ClientError(MillstreamError):
-    """What a server refused or ended, in its own line, or that it cannot be reached."""
+    """Refusal or end by a server, in its own words, or a server that cannot be reached."""
 
     def __init__(self, message: str, *, code: str = "", offer: dict[str, Any] | None = None) -> None:
-        """`code` is of docs/protocol.md, empty where no server said it; `offer`, what it would accept instead."""
+        """`code` is of docs/protocol.md, empty where no server said it; `offer`, what it would accept
+        instead."""
         super().__init__(message)
-        self.code, self.offer = code, offer
+        self.code = code
+        self.offer = offer
 
 
 class LoadError(MillstreamError):
@@ -118,11 +125,12 @@ class MeshError(MillstreamError):
 
 
 class MeshLost(MeshError):
-    """A mesh that worked, or was about to, and does not any more. What it held can be built again from what the front holds."""
+    """A mesh that worked, or was about to, and does not any more. What it held can be built again from what
+    the front holds."""
 
     def __init__(self, reason: str, *, from_outside: bool = False, calls: Sequence[str] = ()) -> None:
-        """`from_outside`: a rank was killed or stopped, which says little about the chunk that it was at work on. `calls`: the
-        collectives that ranks part ways at or wait in."""
+        """`from_outside`: a rank was killed or stopped, which says little about the chunk that it was at work
+        on. `calls`: the collectives that ranks part ways at or wait in."""
         super().__init__(reason)
         self.from_outside = from_outside
         self.in_full = "; ".join([reason, *calls])
@@ -161,7 +169,9 @@ class RankRaised(CourseError):
 
     def __init__(self, rank: int, problem: str, trace: str = "") -> None:
         super().__init__(f"rank {rank} failed: {problem}")
-        self.rank, self.problem, self.trace = rank, problem, trace
+        self.rank = rank
+        self.problem = problem
+        self.trace = trace
 
 
 class RanksStuck(CourseError):

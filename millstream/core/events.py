@@ -37,7 +37,7 @@ def read_events(path: Path) -> tuple[Event, ...]:
         items = json.loads(path.read_bytes())
     except OSError as error:
         raise ControlError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ControlError(f"{path} is not JSON: {error}") from None
     if not isinstance(items, list) or len(items) > MAX_EVENTS:
         raise ControlError(f"{path} must be a list of at most {MAX_EVENTS} events")
@@ -46,7 +46,8 @@ def read_events(path: Path) -> tuple[Event, ...]:
 
 def chunk_starts(config: StreamConfig, cuts: set[int]) -> Iterator[float]:
     """The media time at which each chunk starts, given which chunks begin a new epoch."""
-    frames, start_frame = 0, 0
+    frames = 0
+    start_frame = 0
     for chunk in _count():
         if chunk in cuts:
             start_frame = 0
@@ -55,8 +56,11 @@ def chunk_starts(config: StreamConfig, cuts: set[int]) -> Iterator[float]:
         start_frame += config.frames_per_chunk
 
 
-def place_events(events: tuple[Event, ...], config: StreamConfig, *, seconds: float) -> list[tuple[int, AnyControl]]:
-    """Each control with its chunk, in order of time. `seconds` is the clip's length; nothing may lie beyond it."""
+def place_events(
+    events: tuple[Event, ...], config: StreamConfig, *, seconds: float
+) -> list[tuple[int, AnyControl]]:
+    """Each control with its chunk, in order of time. `seconds` is the clip's length; nothing may lie beyond
+    it."""
     placed: list[tuple[int, AnyControl]] = []
     waiting = list(events)
     cuts: set[int] = set()
@@ -71,7 +75,9 @@ def place_events(events: tuple[Event, ...], config: StreamConfig, *, seconds: fl
         if start >= seconds:
             late = waiting[0]
             when = f"second {late.at:g}" if late.at is not None else f"chunk {late.chunk}"
-            raise ControlError(f"the event at {when} lies after the end of the clip ({seconds:g} s); make the clip longer")
+            raise ControlError(
+                f"the event at {when} lies after the end of the clip ({seconds:g} s); make the clip longer"
+            )
     raise AssertionError("chunks never end")
 
 
@@ -79,18 +85,23 @@ def _event(item: Any, where: str) -> Event:
     if not isinstance(item, dict):
         raise ControlError(f"{where} must be an object with a type and either at or chunk")
     fields = dict(item)
-    at, chunk = fields.pop("at", None), fields.pop("chunk", None)
+    at = fields.pop("at", None)
+    chunk = fields.pop("chunk", None)
     if (at is None) == (chunk is None):
         raise ControlError(f"{where} needs either at (seconds) or chunk (a number)")
     try:
         control: AnyControl = msgspec.convert(fields, AnyControl)
-        event = Event(control=control, at=msgspec.convert(at, float | None), chunk=msgspec.convert(chunk, int | None))
+        event = Event(
+            control=control, at=msgspec.convert(at, float | None), chunk=msgspec.convert(chunk, int | None)
+        )
         control.check()
     except (msgspec.MsgspecError, MillstreamError) as error:
         raise ControlError(f"{where}: {error}") from None
     if isinstance(control, (Pause, Resume)):
         raise ControlError(f"{where}: {type(control).__name__.lower()} needs a person; a file cannot wait")
-    if (event.chunk is not None and event.chunk < 0) or (event.at is not None and not 0 <= event.at < math.inf):
+    if (event.chunk is not None and event.chunk < 0) or (
+        event.at is not None and not 0 <= event.at < math.inf
+    ):
         raise ControlError(f"{where} lies in the past; the first chunk is 0 and the first second is 0")
     return event
 

@@ -1,8 +1,9 @@
 """Files as a whole: what is in one, and those that appear at the end or not at all.
 
-What is not whole yet lies in a draft: a folder with a name of its own beside the final places, which also catches the
-temporary files of the libraries that write there. A draft is locked for as long as its writer lives, however that ends, so
-one that can be locked was left behind. (A process id in the name would not do: containers on one disk count alike.)
+What is not whole yet lies in a draft: a folder with a name of its own beside the final places, which also
+catches the temporary files of the libraries that write there. A draft is locked for as long as its writer
+lives, however that ends, so one that can be locked was left behind. (A process id in the name would not do:
+containers on one disk count alike.)
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from types import TracebackType
 from millstream.core.errors import NotKept
 
 DRAFT = re.compile(r"\.millstream-[0-9a-f]{16}\.partial")
-"""What drafts are called, and nothing else is."""
+"""Pattern of drafts' names; nothing else has such a name."""
 
 
 def file_digest(path: Path) -> str:
@@ -49,7 +50,7 @@ class Draft:
             os.close(self._lock)  # swept before it was locked
 
     def publish(self, name: str, final: Path) -> None:
-        """What was written as `name` is whole: it gets its own name. A device is never replaced by a file."""
+        """Move the finished file `name` to its final path. A device is never replaced by a file."""
         if os.path.lexists(final) and not final.is_file():
             raise FileExistsError(errno.EEXIST, "is there and no file", str(final))
         with (self.path / name).open("rb") as file:
@@ -57,7 +58,8 @@ class Draft:
         os.replace(self.path / name, final)
 
     def remove(self) -> None:
-        """And all that is still in it. Never raises: an error that led here is the one to show."""
+        """Remove the draft with all that is still in it. Never raises: an error that led here is the one to
+        show."""
         if self._lock >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
@@ -65,7 +67,7 @@ class Draft:
 
 
 def drafts(folder: Path) -> Iterator[Path]:
-    """All that are there, whoever writes in them."""
+    """Return the paths of all drafts in the folder, those still being written among them."""
     with os.scandir(folder) as found:
         names = [each.name for each in found if DRAFT.fullmatch(each.name)]
     return (folder / name for name in names)
@@ -120,7 +122,9 @@ class Staging:
         place.parent.mkdir(parents=True, exist_ok=True)
         return place
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             if kind is None and self._draft is not None:
                 for name in self._names:
@@ -149,4 +153,6 @@ def write_whole(path: Path, text: str) -> None:
         with Staging(path.parent) as staging:
             staging.path(path.name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise NotKept(f"cannot write {path}: {error.strerror}; free some space or choose another place") from None
+        raise NotKept(
+            f"cannot write {path}: {error.strerror}; free some space or choose another place"
+        ) from None

@@ -1,4 +1,5 @@
-"""How long the processes of a mesh wait for each other. Nobody waits for ever: every wait ends by one of these."""
+"""Limits on how long the processes of a mesh wait for each other. No wait is endless: every wait ends by one
+of these."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class MeshLimits:
     def __post_init__(self) -> None:
         if not 0 < 2 * self.heartbeat_s <= self.window_s:
             raise ConfigError(
-                f"a window of {self.window_s:g} s must hold two heartbeats of {self.heartbeat_s:g} s or more; see --mesh-limits"
+                f"a window of {self.window_s:g} s must hold two heartbeats of {self.heartbeat_s:g} s or "
+                "more; see --mesh-limits"
             )
         if not all(0 < getattr(self, each.name) <= LONGEST_S for each in fields(self)):
             raise ConfigError(f"--mesh-limits must be above 0 and at most {LONGEST_S:g} seconds")
@@ -43,6 +45,7 @@ class MeshLimits:
                 found[known[name]] = float(seconds)
             except (KeyError, ValueError):
                 raise ConfigError(
-                    f"--mesh-limits are seconds of {', '.join(known)}, for example start=900,hang=300; got {part!r}"
+                    f"--mesh-limits are seconds of {', '.join(known)}, for example start=900,hang=300; got "
+                    f"{part!r}"
                 ) from None
         return cls(**found)

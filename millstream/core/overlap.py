@@ -1,6 +1,8 @@
-"""How well front and mesh work at the same time, from what every chunk tells: times of both, the mesh's idling, the queues.
+"""Measure of how well front and mesh work at the same time, from figures of every chunk: times of both, the
+mesh's idling, the queues.
 
-`stage0` is the front's work for a chunk, `stage1` the mesh's. Without overlap a chunk takes their sum, at best the longer one.
+`stage0` is the front's work for a chunk, `stage1` the mesh's. Without overlap a chunk takes their sum, at
+best the longer one.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ Signature = Literal["mesh-bound", "front-bound", "serialised"]
 LEFT_OUT = 10
 """First chunks that say nothing: windows fill, caches warm."""
 IDLING = 0.1
-"""Of its work: what a mesh idles that is never kept waiting is less."""
+"""Idle time of a mesh that is never kept waiting is less than this share of its work."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChunkPace:
-    """One chunk, in milliseconds."""
+    """One chunk; lengths in milliseconds."""
 
     stage0_ms: float
     stage1_ms: float
@@ -34,6 +36,11 @@ class ChunkPace:
     """Chunks with the mesh when the front began to make this one's pictures."""
     waiting_out: int = 0
     """Chunks that were done by then and not looked at."""
+    chunk_index: int = -1
+    back_s: float = 0.0
+    """Seconds by the front's clock: when its latents were back, its frames were begun, and were there."""
+    decode_start_s: float = 0.0
+    shown_s: float = 0.0
 
     @property
     def hidden_ms(self) -> float:
@@ -61,14 +68,17 @@ class Overlap:
 
     @property
     def signature(self) -> Signature:
-        """Who waits for whom.
+        """Kind of waiting between front and mesh.
 
-        Serialised: nothing is with the mesh while the front makes pictures, so the mesh idles for as long as that takes.
-        Front-bound: chunks wait to be shown, or the mesh idles because the front takes longer. Else the mesh sets the pace.
+        Serialised: nothing is with the mesh while the front makes pictures, so the mesh idles for as long as
+        that takes. Front-bound: chunks wait to be shown, or the mesh idles because the front takes longer.
+        Else the mesh sets the pace.
         """
         if self.waiting_in < 1 and self.waiting_out < 1:
             return "serialised"
-        if self.waiting_out >= 1 or (self.stage0_ms > self.stage1_ms and self.idle_ms > IDLING * self.stage1_ms):
+        if self.waiting_out >= 1 or (
+            self.stage0_ms > self.stage1_ms and self.idle_ms > IDLING * self.stage1_ms
+        ):
             return "front-bound"
         return "mesh-bound"
 

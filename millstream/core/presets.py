@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from millstream.core.config import BrookTextConfig, BrookVAEConfig, DiTConfig, ModelSpec, StreamConfig, TextConfig, VAEConfig
+from millstream.core.config import (
+    BrookTextConfig,
+    BrookVAEConfig,
+    DiTConfig,
+    ModelSpec,
+    StreamConfig,
+    TextConfig,
+    VAEConfig,
+)
 from millstream.core.errors import ConfigError, UnknownModel
 
 # fmt: off
@@ -50,8 +58,19 @@ MODELS: dict[str, ModelSpec] = {
         ),
         ModelSpec(  # for tests: every part there, nothing larger than it must be
             name="wan-tiny",
-            dit=DiTConfig(layers=2, width=48, heads=2, ffn=96, channels=4, text_width=32, text_tokens=8, time_features=32),
-            vae=VAEConfig(width=4, res_blocks=1, channels=4, mean=(0.1, -0.2, 0.3, 0.0), std=(1.5, 0.5, 1.0, 2.0)),
+            dit=DiTConfig(
+                layers=2,
+                width=48,
+                heads=2,
+                ffn=96,
+                channels=4,
+                text_width=32,
+                text_tokens=8,
+                time_features=32,
+            ),
+            vae=VAEConfig(
+                width=4, res_blocks=1, channels=4, mean=(0.1, -0.2, 0.3, 0.0), std=(1.5, 0.5, 1.0, 2.0)
+            ),
             text=_TINY_TEXT,
             stream=_TINY_STREAM,
         ),
@@ -59,10 +78,16 @@ MODELS: dict[str, ModelSpec] = {
 }
 
 SCHEDULES: dict[str, dict[str, object]] = {
-    "self-forcing": dict(steps=(1000, 750, 500, 250), shift=5.0, warp=True, frames_per_chunk=3, window=21, sink=0),
+    "self-forcing": dict(
+        steps=(1000, 750, 500, 250), shift=5.0, warp=True, frames_per_chunk=3, window=21, sink=0
+    ),
     "krea": dict(steps=(1000, 937, 833, 625), shift=5.0, warp=False, frames_per_chunk=3, window=6, sink=0),
-    "streamdiffusion-v2": dict(steps=(700, 500, 400, 200), shift=8.0, warp=False, frames_per_chunk=1, window=6, sink=3),
-    "longlive": dict(steps=(1000, 750, 500, 250), shift=5.0, warp=True, frames_per_chunk=3, window=12, sink=3),
+    "streamdiffusion-v2": dict(
+        steps=(700, 500, 400, 200), shift=8.0, warp=False, frames_per_chunk=1, window=6, sink=3
+    ),
+    "longlive": dict(
+        steps=(1000, 750, 500, 250), shift=5.0, warp=True, frames_per_chunk=3, window=12, sink=3
+    ),
 }
 """Published sampling schedules: what checkpoints of that name were distilled for."""
 

@@ -10,9 +10,9 @@ from millstream.core.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewindConfig:
-    """A state is what a session holds between two chunks: its window's keys and values and the decoder's past. From a kept one
-    every later chunk is reached exactly, by making those between again. Where only clean latents are left, the window is
-    rebuilt from them, which is near and not the same."""
+    """A state is what a session holds between two chunks: its window's keys and values and the decoder's
+    past. From a kept one every later chunk is reached exactly, by making those between again. Where only
+    clean latents are left, the window is rebuilt from them, which is near and not the same."""
 
     states: int = 8
     """Kept of each session, the latest; 0: none."""
@@ -26,12 +26,13 @@ class RewindConfig:
     def __post_init__(self) -> None:
         if min(self.states, self.latents, self.max_bytes) < 0 or self.every < 1:
             raise ConfigError(
-                f"kept states, bytes and latents are 0 or more and every is 1 or more, got {self.states}, {self.max_bytes}, "
+                f"kept states, bytes and latents are 0 or more and every is 1 or more, got {self.states}, "
+                f"{self.max_bytes}, "
                 f"{self.latents} and {self.every}"
             )
 
     def num_states(self, state_bytes: int) -> int:
-        """Of that size, how many are kept."""
+        """Count the states of that size that are kept."""
         return min(self.states, self.max_bytes // max(1, state_bytes))
 
 

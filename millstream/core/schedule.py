@@ -1,6 +1,7 @@
 """From step lists to noise levels: plain arithmetic of flow matching.
 
-A level is what the model is told, 0 (clean) to 1000 (noise); level / 1000 is the share of noise in the latents.
+A level is what the model is told, 0 (clean) to 1000 (noise); level / 1000 is the share of noise in the
+latents.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ def even_steps(count: int) -> tuple[float, ...]:
 
 def noise_levels(steps: tuple[float, ...], *, shift: float, warp: bool) -> tuple[float, ...]:
     """The levels that `steps` stand for. Warping moves them towards noise, as the training schedule did."""
-    return tuple(FULL * shifted(step / FULL, shift) for step in steps) if warp else tuple(float(step) for step in steps)
+    return (
+        tuple(FULL * shifted(step / FULL, shift) for step in steps)
+        if warp
+        else tuple(float(step) for step in steps)
+    )
 
 
 def shifted(share: float, shift: float) -> float:
@@ -24,7 +29,7 @@ def shifted(share: float, shift: float) -> float:
 
 
 def start_at(levels: tuple[float, ...], noise_scale: float) -> tuple[float, ...]:
-    """The same descent begun at `noise_scale`: that level first, then all the lower ones."""
+    """Return the descent begun at `noise_scale`: that level first, then all the lower ones."""
     assert 0 <= noise_scale <= 1, f"a share of noise is 0 to 1, got {noise_scale}"
     top = FULL * noise_scale
     return (top, *(level for level in levels if level < top))

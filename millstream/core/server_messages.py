@@ -1,6 +1,8 @@
-"""What a server says in the native protocol, as in docs/protocol.md. One definition for server, client and load.
+"""Messages that a server sends in the native protocol, as in docs/protocol.md. One definition for server,
+client and load.
 
-Plain data. It may have fields that an older client does not know; what clients say is `core/client_messages.py`.
+Plain data. A message may have fields that an older client does not know; the messages of clients are in
+`core/client_messages.py`.
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ from millstream.core.controls import Receipt, WeightedPrompt
 
 
 class ServerMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Base of what the server says in text."""
+    """Base of the messages that the server sends as text."""
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     size: str
     """HEIGHTxWIDTH"""
     fps: float
-    """What the model was made for."""
+    """Rate that the model was made for."""
     steps: tuple[float, ...]
     window: int
     sink: int
@@ -34,52 +36,60 @@ class Hello(ServerMessage, frozen=True, kw_only=True, tag="hello"):
     """The first message of every connection."""
 
     version: int = VERSION
-    """Of this protocol."""
+    """Version of this protocol."""
     model: str
-    """What is served."""
+    """Name of the model that is served."""
     formats: tuple[Format, ...] = FORMATS
-    """What it can send."""
+    """Formats that it can send."""
     defaults: Defaults
-    """What a session is where its `start` does not say it."""
+    """Values for fields that a session's `start` leaves out."""
     limits: dict[str, float]
-    """What this connection may do, by name: the table under Limits."""
+    """Limits of this connection, by name: the table under Limits."""
     examples: tuple[str, ...]
     """Prompts that suit the model."""
     moves: bool = False
-    """Whether sessions can go on at another address, for clients that `follow`."""
+    """True if sessions can go on at another address, for clients that `follow`."""
     sources: tuple[str, ...] = ()
-    """What a session may name as its `source`."""
+    """Names that a session may have as its `source`."""
 
 
 class WaitingMessage(ServerMessage, frozen=True, kw_only=True, tag="waiting"):
-    """The session stands in line; again whenever its position changes, until `live` or `ended`."""
+    """The session waits in line; sent again whenever its position changes, until `live` or `ended`."""
 
     position: int
     """1 is next."""
     expected_wait_s: float | None
-    """null where nobody knows."""
+    """null where it is not known."""
     reason: str
     """Why it has no place yet."""
+    session: str = ""
+    """To `attach` with after a lost connection: it keeps its position for ten seconds. Empty for those who
+    only watch, and in a fleet, whose line is the gateway's."""
 
 
 class LiveMessage(ServerMessage, frozen=True, kw_only=True, tag="live"):
-    """The session has its place, or has it back after it was moved to host memory. Also the answer to `attach`, `view` and
-    `restore`."""
+    """The session has its place, or has it back after it was moved to host memory. Also the answer to
+    `attach`, `view` and `restore`."""
 
     session: str
     """To `attach` with; a secret. Empty for those who only watch."""
     view: str
     """The view link, to give away."""
     format: Format
-    """In which pictures come: the first of `formats` that there is."""
+    """Format of the pictures: the first of `formats` that there is."""
     config: dict[str, Any]
-    """What the stream is: the table under Pictures."""
+    """Settings of the stream: the table under Pictures."""
     paused: bool
-    """Whether it stands still."""
+    """True if it is paused."""
     note: str
-    """On which terms it has its place, such as a frame rate that is lower than asked for; may be empty."""
+    """Terms on which it has its place, such as a frame rate that is lower than asked for; may be empty."""
     journal: str = ""
     """The name its journal has once it has ended; empty where it has none, and for those who only watch."""
+    recording: str = ""
+    """Where the recording that runs can be fetched once it has ended; empty where none runs, and for those
+    who only watch."""
+    recorded_s: float = 0.0
+    """How much that recording holds so far."""
 
 
 class RateMessage(ServerMessage, frozen=True, kw_only=True, tag="rate"):
@@ -94,18 +104,19 @@ class RateMessage(ServerMessage, frozen=True, kw_only=True, tag="rate"):
 
 
 class ReceiptMessage(ServerMessage, frozen=True, kw_only=True, tag="receipt"):
-    """For every control, twice: `queued` to who asked, `applied` to all who watch, right before the chunk it first shows in."""
+    """Sent for every control, twice: `queued` to the client that asked, `applied` to all clients that watch,
+    right before the chunk it first shows in."""
 
     control_id: str
     """The control's `id`, or one that the server made up."""
     state: Literal["queued", "applied"]
-    """What became of it."""
+    """State of the control."""
     chunk_index: int
     """queued: the first chunk it can apply at; applied: the chunk it did apply at."""
 
 
 class Stats(ServerMessage, frozen=True, kw_only=True, tag="stats"):
-    """How a session does; once a second while it is live, to all who watch."""
+    """State and figures of a session; sent once a second while it is live, to all clients that watch."""
 
     continuity: float
     """Share of the time since the first picture in which the picture moved; 1 is all of it."""
@@ -116,20 +127,20 @@ class Stats(ServerMessage, frozen=True, kw_only=True, tag="stats"):
     misses: int
     """Chunks that came too late for it."""
     viewers: int
-    """Who watches now, the owner among them."""
+    """Clients that watch now, the owner among them."""
     utilisation: float
-    """What all sessions ask of the device; above 1 it is overloaded."""
+    """Share of the device that all sessions ask for; above 1 it is overloaded."""
     shared: int = 0
     """Chunks that it had from a session that began alike (docs/forking.md#sessions-that-begin-alike)."""
     paused: bool = False
-    """Whether its owner has paused it."""
+    """True if its owner has paused it."""
 
 
 class RecordingMessage(ServerMessage, frozen=True, kw_only=True, tag="recording"):
     """After `record`; also to the owner when a recording ends because the disk fails."""
 
     on: bool
-    """Whether it runs."""
+    """True if it runs."""
     url: str
     """Where it can be fetched once it has ended; empty where nothing of it could be kept."""
 
@@ -154,13 +165,13 @@ class OutputInfo(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     """Without its path and query, where stream keys are."""
     state: OutputState
-    """How it stands."""
+    """State of the output."""
     reason: str
     """Why it is not live; empty while all is well."""
     kbps: int
-    """The most that is sent a second."""
+    """The most kilobits that are sent a second."""
     frames: int
-    """That were sent."""
+    """Frames that were sent."""
     dropped: int
     """Chunks that the receiver was too slow for."""
     reconnects: int
@@ -173,7 +184,8 @@ class OutputList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputsMessage(OutputList, ServerMessage, frozen=True, kw_only=True, tag="outputs"):
-    """All outputs of the session, to its owner: after each that was started or stopped, and to one who comes back."""
+    """All outputs of the session, to its owner: after each that was started or stopped, and to one who comes
+    back."""
 
 
 class Forked(ServerMessage, frozen=True, kw_only=True, tag="forked"):
@@ -188,9 +200,10 @@ class Forked(ServerMessage, frozen=True, kw_only=True, tag="forked"):
     from_chunk: int
     """The first that comes; those before `chunk` are its parent's."""
     exact: bool
-    """Whether it gives its parent's bits for as long as it is steered alike. If not, its window was rebuilt."""
+    """True if it gives its parent's bits for as long as it is steered alike. If not, its window was
+    rebuilt."""
     note: str
-    """What else there is to know; may be empty."""
+    """Further notes; may be empty."""
 
 
 class Rewound(ServerMessage, frozen=True, kw_only=True, tag="rewound"):
@@ -211,7 +224,7 @@ class BranchKept(ServerMessage, frozen=True, kw_only=True, tag="kept"):
 
 class FuturePicture(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str
-    """What would be asked for."""
+    """Prompt that would give this picture."""
     jpeg: bytes
     """In base64; empty where the device had no idle time for it."""
 
@@ -228,8 +241,8 @@ class Previews(FutureList, ServerMessage, frozen=True, kw_only=True, tag="previe
 
 
 class NoteMessage(ServerMessage, frozen=True, kw_only=True, tag="note"):
-    """Something to know, such as a journal that ends because the server's disk is full, or an output that has lost its
-    receiver; the stream goes on. To all who watch, once, and to those who come later."""
+    """Something to know, such as a journal that ends because the server's disk is full, or an output that has
+    lost its receiver; the stream goes on. To all who watch, once, and to those who come later."""
 
     message: str
     """One line."""
@@ -248,21 +261,21 @@ class ErrorMessage(ServerMessage, frozen=True, kw_only=True, tag="error"):
     code: Code
     """One of those below."""
     message: str
-    """What is wrong and what to do, in one line."""
+    """Cause and remedy, in one line."""
     control_id: str = ""
-    """Of a control: the `id` it was given."""
+    """`id` of the control that the error is about, also if the rest of the control is unreadable."""
     offer: dict[str, Any] | None = None
-    """Of a refused `start`: fields with which it would not be, `{"fps": 9}` or `{"wait": true}`."""
+    """Fields with which a refused `start` would be accepted, `{"fps": 9}` or `{"wait": true}`."""
 
 
 class MovedMessage(ServerMessage, frozen=True, kw_only=True, tag="moved"):
-    """The last message of a connection, to a client that said `follow`: what it asked for, or its session, goes on at another
-    address (docs/protocol.md#a-session-that-moves)."""
+    """The last message of a connection, to a client that sent `follow`: what it asked for, or its session,
+    goes on at another address (docs/protocol.md#a-session-that-moves)."""
 
     url: str
     """http://HOST:PORT of that server."""
     ticket: str
-    """What lets the client in there, once, within half a minute."""
+    """Ticket that admits the client there, once, within half a minute."""
 
 
 class EndedMessage(ServerMessage, frozen=True, kw_only=True, tag="ended"):
@@ -271,9 +284,10 @@ class EndedMessage(ServerMessage, frozen=True, kw_only=True, tag="ended"):
     cause: str
     """One of those below."""
     reason: str
-    """The same in words."""
+    """Cause in words."""
     kept: bool = False
-    """Whether the server stops and the next one brings it back (`serve --keep`): `attach` to it then."""
+    """True if the server stops and the next one brings the session back (`serve --keep`): `attach` to it
+    then."""
 
 
 class OpeningHeader(ServerMessage, frozen=True, kw_only=True, tag="init"):
@@ -293,13 +307,14 @@ class ChunkHeader(ServerMessage, frozen=True, kw_only=True, tag="chunk"):
     media_s: float
     """Where in the stream its first frame lies."""
     fps: float
-    """What its frames play at."""
+    """Rate at which its frames play."""
     frames: int
     """How many it has; the first of an epoch has fewer."""
     format: Format
     """As `live` said."""
     sizes: tuple[int, ...]
-    """Bytes of each part of the payload: one part a frame, of mp4 one fragment. Empty where they were dropped."""
+    """Bytes of each part of the payload: one part a frame, of mp4 one fragment. Empty where they were
+    dropped."""
     prompts: tuple[WeightedPrompt, ...]
     """The mix in force; its weights sum to 1."""
     unknown: tuple[str, ...]
@@ -336,9 +351,9 @@ Told = (
     | MovedMessage
     | EndedMessage
 )
-"""What a server says in text."""
+"""Messages that a server sends as text."""
 Header = OpeningHeader | ChunkHeader
-"""What it says before bytes."""
+"""Messages that a server sends before bytes."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):

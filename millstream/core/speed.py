@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields, replace
 from millstream.core.errors import ConfigError
 
 FP8_GROUPS = ("qkv", "out", "cross", "mlp")
-"""Layer groups whose weights and inputs may be e4m3: self-attention in and out, the prompt's in and out, the MLP."""
+"""Layer groups whose weights and inputs may be e4m3: self-attention in and out, the prompt's in and out, the
+MLP."""
 PRECISIONS = {
     "auto": "auto",
     "bf16": "bfloat16",
@@ -21,7 +22,7 @@ PRECISIONS = {
     "fp32": "float32",
     "float32": "float32",
 }
-"""What `--precision` may be, and the dtype that weights and activations then have."""
+"""Values of `--precision`, and the dtype that weights and activations then have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,8 +38,8 @@ class Speed:
     round_keys: bool = False
     """Attention over a round number of keys, zeros among them, corrected exactly; needs `blocks`."""
     even_waves: bool = False
-    """Queries that would leave most of the GPU idle attend to parts of the keys at once, put together exactly; needs
-    `round_keys`."""
+    """Queries that would leave most of the GPU idle attend to parts of the keys at once, put together
+    exactly; needs `round_keys`."""
     low_attention: bool = False
     """Attention in 8 bits, over a copy of the window that is kept beside it; needs `blocks`."""
     decoder: bool = False
@@ -48,17 +49,23 @@ class Speed:
     paired_commits: bool = False
     """A chunk's commit in one call with the next chunk's first step; block-causal, hence exact."""
     peer_memory: bool = False
-    """Tensor-parallel ranks of one machine sum and collect in each other's GPU memory, where it can be reached, instead of by
-    NCCL; needs `blocks`."""
+    """Tensor-parallel ranks of one machine sum and collect in each other's GPU memory, where it can be
+    reached, instead of by NCCL; needs `blocks`."""
     graphs: bool = False
     """Model calls as CUDA graphs, one for each level the window is filled to; needs `blocks`."""
 
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.fp8) - set(FP8_GROUPS)):
-            raise ConfigError(f"fp8 knows no layer group {', '.join(unknown)}; known: {', '.join(FP8_GROUPS)}")
+            raise ConfigError(
+                f"fp8 knows no layer group {', '.join(unknown)}; known: {', '.join(FP8_GROUPS)}"
+            )
         if self.int8 and self.blocks:
             raise ConfigError("int8 is a way to run plain blocks, on a CPU; switch blocks off")
-        of_blocks = [name for name in ("fp8", "round_keys", "low_attention", "peer_memory", "graphs") if getattr(self, name)]
+        of_blocks = [
+            name
+            for name in ("fp8", "round_keys", "low_attention", "peer_memory", "graphs")
+            if getattr(self, name)
+        ]
         if of_blocks and not self.blocks:
             raise ConfigError(f"{', '.join(of_blocks)}: only fast blocks run so; switch blocks on too")
         if self.even_waves and not self.round_keys:
@@ -72,7 +79,7 @@ class Speed:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those that are on."""
+        """Names of the speed-ups that are on."""
         return tuple(field.name for field in fields(self) if getattr(self, field.name))
 
     def __str__(self) -> str:
@@ -83,12 +90,21 @@ class Speed:
 
 PLAIN = Speed()
 ALL = Speed(blocks=True, round_keys=True, even_waves=True, decoder=True, own_convolution=True, graphs=True)
-"""Everything but fp8, int8, low_attention and thin_decoder, which cost quality, and what does not always pay: these are asked
-for by name."""
+"""Everything but fp8, int8, low_attention and thin_decoder, which cost quality, and what does not always pay:
+these are asked for by name."""
 
 
-OF_GENERATOR = ("blocks", "fp8", "round_keys", "even_waves", "low_attention", "paired_commits", "peer_memory", "graphs")
-"""Those that a rank of a mesh has a part in; the others are of whoever makes the pictures."""
+OF_GENERATOR = (
+    "blocks",
+    "fp8",
+    "round_keys",
+    "even_waves",
+    "low_attention",
+    "paired_commits",
+    "peer_memory",
+    "graphs",
+)
+"""Speed-ups that concern a rank of a mesh; the others concern the process that makes the pictures."""
 
 
 def of_generator(speed: Speed) -> Speed:
@@ -100,16 +116,18 @@ def of_pictures(speed: Speed) -> Speed:
 
 
 def dtype_of(precision: str) -> str:
-    """What weights and activations are kept in; fp8 and int8 are of products alone."""
+    """Return the dtype of weights and activations; fp8 and int8 concern products alone."""
     if precision not in PRECISIONS:
         raise ConfigError(
-            f"--precision must be auto, bf16, fp8, int8 or fp32 (bfloat16 and float32 will do), got {precision!r}"
+            "--precision must be auto, bf16, fp8, int8 or fp32 (bfloat16 and float32 will do), got "
+            f"{precision!r}"
         )
     return PRECISIONS[precision]
 
 
 def parse_speed(text: str, precision: str = "auto", *, automatic: Speed | None = None) -> Speed:
-    """`auto`, `off`, `on`, or names with commas between them; a minus before a name takes it away: `on,-graphs`.
+    """`auto`, `off`, `on`, or names with commas between them; a minus before a name takes it away:
+    `on,-graphs`.
 
     `automatic` is what `auto` stands for where it is asked; blocks come with it if fp8 is wanted of them.
     """
@@ -121,7 +139,9 @@ def parse_speed(text: str, precision: str = "auto", *, automatic: Speed | None =
         chosen = replace(chosen, blocks=chosen.blocks or bool(groups), int8=chosen.int8 and not groups)
     int8 = precision == "int8" or (precision == "auto" and chosen.int8)
     if dtype_of(precision) == "float32":
-        chosen = replace(chosen, thin_decoder=False)  # whoever asks for it wants the numbers rather than the speed
+        chosen = replace(
+            chosen, thin_decoder=False
+        )  # whoever asks for it wants the numbers rather than the speed
     return replace(chosen, **_named(words), fp8=groups, int8=int8)
 
 
@@ -134,6 +154,8 @@ def _named(words: Sequence[str]) -> dict[str, bool]:
             continue
         name = word.removeprefix("-")
         if name not in switches:
-            raise ConfigError(f"--fast knows no {name!r}; say auto, off, on, or some of {', '.join(sorted(switches))}")
+            raise ConfigError(
+                f"--fast knows no {name!r}; say auto, off, on, or some of {', '.join(sorted(switches))}"
+            )
         changes[name] = not word.startswith("-")
     return changes

@@ -1,6 +1,7 @@
 """A TOML file whose mistakes are told by line: one line of text that names the file, the line and the field.
 
-The values are not repeated, for some are secret. Fields may be spelled with - or _. What may stand in a file its reader says.
+The values are not repeated, for some are secret. Fields may be spelled with - or _. What may stand in a file
+its reader says.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class TomlFile:
             return cls(Path(path), text, _parse(text))
         except msgspec.DecodeError as error:
             whole, _ = list(_whole_prefixes(text))[-1]
-            raise ConfigError(f"{path} line {whole + 1}: {str(error).partition(' (at')[0]}; see {page}") from None
+            raise ConfigError(
+                f"{path} line {whole + 1}: {str(error).partition(' (at')[0]}; see {page}"
+            ) from None
 
     def each_table(self, name: str, kind: type[T], take: Callable[[str, T], None]) -> None:
         """Hand over each `[name.NAME]`, a table of one kind, with its own name."""
@@ -57,12 +60,16 @@ class TomlFile:
             except ConfigError as error:
                 raise self.refusal((name, own_name), str(error)) from None
 
-    def table(self, place: tuple[str, ...], table: dict[str, Any], kind: type[T], others: Iterable[str] = ()) -> T:
-        """A table, or the file's top, as what it is meant to be; `others` stand beside its fields and are read elsewhere."""
+    def table(
+        self, place: tuple[str, ...], table: dict[str, Any], kind: type[T], others: Iterable[str] = ()
+    ) -> T:
+        """A table, or the file's top, as what it is meant to be; `others` stand beside its fields and are
+        read elsewhere."""
         types = {each.name: each.type for each in msgspec.structs.fields(kind)}
         given: dict[str, Any] = {}
         for spelled, value in table.items():
-            path, name = (*place, spelled), field_name(spelled)
+            path = (*place, spelled)
+            name = field_name(spelled)
             if spelled in others:
                 continue
             if name not in types:
@@ -71,7 +78,9 @@ class TomlFile:
                 raise self.refusal(path, "is there twice; leave one of them out")
             self.check_type(path, value, types[name])
             given[name] = value
-        missing = [each.name for each in msgspec.structs.fields(kind) if each.required and each.name not in given]
+        missing = [
+            each.name for each in msgspec.structs.fields(kind) if each.required and each.name not in given
+        ]
         if missing:
             raise self.refusal(place, f"{missing[0].replace('_', '-')} is missing")
         return kind(**given)
@@ -89,7 +98,9 @@ class TomlFile:
 
     def unknown(self, path: tuple[str, ...], known: Iterable[str]) -> ConfigError:
         near = difflib.get_close_matches(field_name(path[-1]), known, n=1)
-        return self.refusal(path, "no such field" + (f"; did you mean {near[0].replace('_', '-')}?" if near else ""))
+        return self.refusal(
+            path, "no such field" + (f"; did you mean {near[0].replace('_', '-')}?" if near else "")
+        )
 
     def check_type(self, path: tuple[str, ...], value: Any, type: Any) -> None:
         try:
@@ -100,11 +111,15 @@ class TomlFile:
 
 
 def _parse(text: str) -> dict[str, Any]:
-    return msgspec.toml.decode(text, type=dict[str, Any])
+    try:
+        return msgspec.toml.decode(text, type=dict[str, Any])
+    except RecursionError:
+        raise msgspec.DecodeError("tables or lists are nested too deep") from None
 
 
 def _whole_prefixes(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """How many lines from the start are TOML by themselves, and what they say: what is new in one began after the one before.
+    """Yield each number of lines from the start that is valid TOML by itself, with what those lines hold:
+    what is new in one began after the one before.
 
     The parser keeps no lines; this asks it for them, once something is wrong.
     """

@@ -1,4 +1,5 @@
-"""What torch reads from the environment as it is loaded, set to what suits a stream. Whoever has set it has decided.
+"""Environment variables that torch reads as it is loaded, set to what suits a stream. Those that are set
+already are kept.
 
 For programs of this project; one that imports `millstream` decides for itself.
 """
@@ -19,15 +20,18 @@ CPU_LIMITS = {
     "vnni": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"},
     "avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
 }
-"""What oneDNN, torch and MKL are told then."""
+"""Variables for oneDNN, torch and MKL, by the value of `CPU_VARIABLE`."""
 
 
-def settle_torch(environment: MutableMapping[str, str], *, system: str = sys.platform, kernel: str = KERNEL) -> None:
+def settle_torch(
+    environment: MutableMapping[str, str], *, system: str = sys.platform, kernel: str = KERNEL
+) -> None:
     """Before torch is loaded.
 
-    CUDA's memory grows in place where it can, so that what one kind of call leaves free another can use. cuDNN picks
-    convolutions by its second heuristic: a VAE's are up to half as quick again, and a shape still has one algorithm, hence the
-    same bits. A lost connection is said once, in our words. oneDNN leaves no map of its code in /tmp, as it does on ARM.
+    CUDA's memory grows in place where it can, so that what one kind of call leaves free another can use.
+    cuDNN picks convolutions by its second heuristic: a VAE's are up to half as quick again, and a shape still
+    has one algorithm, hence the same bits. A lost connection is said once, in our words. oneDNN leaves no map
+    of its code in /tmp, as it does on ARM.
     """
     named = "PYTORCH_CUDA_ALLOC_CONF" in environment  # its name before it was every accelerator's
     if not named and memory_grows_in_place(system, kernel):
@@ -37,10 +41,13 @@ def settle_torch(environment: MutableMapping[str, str], *, system: str = sys.pla
     environment.setdefault("ONEDNN_JIT_PROFILE", "0")
     if (asked := environment.get(CPU_VARIABLE)) is not None:
         if asked not in CPU_LIMITS:
-            raise ConfigError(f"{CPU_VARIABLE} must be {', '.join(CPU_LIMITS)}, got {asked!r}; or leave it unset")
+            raise ConfigError(
+                f"{CPU_VARIABLE} must be {', '.join(CPU_LIMITS)}, got {asked!r}; or leave it unset"
+            )
         environment.update(CPU_LIMITS[asked])
 
 
 def memory_grows_in_place(system: str, kernel: str) -> bool:
-    """Whether CUDA's driver maps memory piece by piece: not on Windows, and not for a Linux inside of it (WSL)."""
+    """Return whether CUDA's driver maps memory piece by piece: not on Windows, and not for a Linux inside of
+    it (WSL)."""
     return system == "linux" and "microsoft" not in kernel.lower()

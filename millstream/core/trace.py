@@ -1,7 +1,7 @@
 """Where time went: named spans with whose work they were, a chunk's phases, and totals over a bounded run.
 
-How a span is measured (host clock or device events) is `generation/stopwatch.py`'s business; what can be read from many
-of them is `profiler/`'s.
+How a span is measured (host clock or device events) is `generation/stopwatch.py`'s business; what can be read
+from many of them is `profiler/`'s.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PREFIX = "millstream."
-"""What our spans are called by in a profiler's trace begins with this."""
+"""Beginning of our spans' names in a profiler's trace."""
 _LABEL = re.compile(re.escape(PREFIX) + r"(\w+)(?: session=(\S*) chunk=(-?\d+) call=(-?\d+))?")
 
 
@@ -30,7 +30,8 @@ NOBODY = Work()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """One stretch of one phase. `begin_ms` is by a clock of the process and means something beside its others only."""
+    """One stretch of one phase. `begin_ms` is by a clock of the process and means something beside its others
+    only."""
 
     name: str
     work: Work
@@ -72,15 +73,15 @@ def chrome_trace(spans: Iterable[Span], *, metadata: Mapping[str, Any]) -> dict[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChunkTiming:
-    """One chunk: the wall time from plan to frames, with the commit of the chunk before if it was put off, and the phases
-    inside it."""
+    """One chunk: the wall time from plan to frames, with the commit of the chunk before if it was put off,
+    and the phases inside it."""
 
     total_ms: float
     phases_ms: Mapping[str, float]
 
     @property
     def other_ms(self) -> float:
-        """What no phase accounts for."""
+        """Milliseconds that no phase accounts for."""
         return max(0.0, self.total_ms - sum(self.phases_ms.values()))
 
 

@@ -1,8 +1,10 @@
-"""Traces for OpenTelemetry, one a session, from the gateway to every rank. Optional: `pip install 'millstream[otel]'`.
+"""Traces for OpenTelemetry, one a session, from the gateway to every rank. Optional: `pip install
+'millstream[otel]'`.
 
-A trace's id is made of the session's, which everybody on its way knows: the gateway, each server that has it, its front and its
-ranks. So nothing is carried from one to the next, and a session that moves or comes back after a death is the same trace. Spans
-are sent where `OTEL_EXPORTER_OTLP_ENDPOINT` says; without it nothing happens. Loads nothing until then.
+A trace's id is made of the session's, which everybody on its way knows: the gateway, each server that has it,
+its front and its ranks. So nothing is carried from one to the next, and a session that moves or comes back
+after a death is the same trace. Spans are sent where `OTEL_EXPORTER_OTLP_ENDPOINT` says; without it nothing
+happens. Loads nothing until then.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ Attribute = str | int | float
 
 def trace_id(session_id: str) -> int:
     """16 bytes. A session's own id steers it, and cannot be told from this."""
-    return int.from_bytes(hashlib.blake2b(session_id.encode(), digest_size=16, person=b"trace").digest(), "big")
+    return int.from_bytes(
+        hashlib.blake2b(session_id.encode(), digest_size=16, person=b"trace").digest(), "big"
+    )
 
 
 def record(name: str, session_id: str, seconds: float, **attributes: Attribute) -> None:
@@ -38,7 +42,10 @@ def record(name: str, session_id: str, seconds: float, **attributes: Attribute) 
     whole = trace_id(session_id)
     # everything hangs from one span that nobody sends: whoever came first may be gone before the session is
     root = trace.SpanContext(
-        whole, whole & (2**64 - 1) or 1, is_remote=True, trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED)
+        whole,
+        whole & (2**64 - 1) or 1,
+        is_remote=True,
+        trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED),
     )
     now = time.time_ns()
     span = tracer.start_span(
@@ -52,7 +59,7 @@ def record(name: str, session_id: str, seconds: float, **attributes: Attribute) 
 
 @contextmanager
 def recorded(name: str, session_ids: Sequence[str], **attributes: Attribute) -> Iterator[None]:
-    """What is done meanwhile, for each of these sessions. What raises is not recorded."""
+    """Record the block as a span for each of these sessions. A block that raises is not recorded."""
     begun = time.perf_counter()
     yield
     for session_id in session_ids:
@@ -76,7 +83,9 @@ def _tracer() -> Any:
 
         return tracer_to(OTLPSpanExporter())
     except ModuleNotFoundError as missing:
-        log.warning("%s is set, and %s is missing: pip install 'millstream[otel]'", ENDPOINTS[0], missing.name)
+        log.warning(
+            "%s is set, and %s is missing: pip install 'millstream[otel]'", ENDPOINTS[0], missing.name
+        )
         return None
 
 
@@ -85,6 +94,8 @@ def tracer_to(exporter: Any) -> Any:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    provider = TracerProvider(resource=Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "millstream")}))
+    provider = TracerProvider(
+        resource=Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "millstream")})
+    )
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider.get_tracer("millstream")

@@ -1,4 +1,4 @@
-"""What was begun and cannot be finished is undone."""
+"""Undoing of work that was begun and cannot be finished."""
 
 from __future__ import annotations
 

@@ -15,13 +15,15 @@ class Depths:
     """How many chunks may be under way."""
 
     d_in: int = 2
-    """With the generator."""
+    """Chunks with the generator."""
     d_out: int = 2
-    """Back, and not looked at."""
+    """Chunks that are back and not looked at."""
     send_first: bool = True
-    """Whether the next chunk leaves before this one's pictures are here: with decoded anchors, when its anchor is there."""
+    """True if the next chunk leaves before this one's pictures are here: with decoded anchors, when its
+    anchor is there."""
     shares_device: bool = False
-    """Whether pictures are made by the device that generates: they are queued behind their chunk, and the next one after."""
+    """True if the device that generates also makes the pictures: they are queued behind their chunk, and the
+    next chunk after them."""
 
     def __post_init__(self) -> None:
         if self.d_in < 1 or self.d_out < 1:
@@ -31,11 +33,12 @@ class Depths:
 ONE_AT_A_TIME = Depths(d_in=1, d_out=1, send_first=False)
 """For a generator in this process that works while it is called: there is nothing to overlap with."""
 QUEUED = Depths(d_in=1, d_out=1, shares_device=True)
-"""For a GPU of this process: the next chunk is queued before this one's pictures are waited for, so the GPU never is idle."""
+"""For a GPU of this process: the next chunk is queued before this one's pictures are waited for, so the GPU
+never is idle."""
 
 
 def depths_for(topology: Topology, device: torch.device) -> Depths:
-    """What suits a generator there."""
+    """Return the depths that suit a generator of this topology on this device."""
     if not topology.is_local:
         return Depths()
     return QUEUED if device.type == "cuda" else ONE_AT_A_TIME

@@ -23,12 +23,14 @@ def choose_device(name: str, option: str = "--device") -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise DeviceError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise DeviceError(f"device {name!r} is not here: {torch.cuda.device_count()} GPUs found; use {option} cpu")
+        raise DeviceError(
+            f"device {name!r} is not here: {torch.cuda.device_count()} GPUs found; use {option} cpu"
+        )
     return device
 
 
 def choose_vae_devices(names: Sequence[str], spec: ModelSpec) -> tuple[torch.device, ...]:
-    """Those that are named, if this VAE can use them."""
+    """Return the named devices, if this VAE can use them."""
     devices = tuple(choose_device(name, "--vae-devices") for name in names)
     if len(devices) > 1:
         refuse_split(spec)

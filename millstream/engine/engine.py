@@ -58,6 +58,12 @@ WARM_UP_EPOCH = -1
 
 
 class Engine:
+    """Load a model and open sessions on it: on this device, or on the ranks of a topology.
+
+    `Engine("brook", weights="bundled")` takes the fields of `EngineConfig` as keywords. It closes its ranks
+    when it is closed, also as a context manager.
+    """
+
     def __init__(
         self,
         config: EngineConfig | str,
@@ -66,9 +72,12 @@ class Engine:
         launch: Launch = launcher,
         **fields: Any,
     ) -> None:
-        """A configuration, or a model's name and fields of one. `stream` is what a mesh is warmed up with, if not the model's
-        own. `launch` is how the mesh of a topology that has one is started: by default, on this machine."""
-        assert isinstance(config, str) or not fields, f"a configuration says all: {', '.join(fields)} would not be heard"
+        """A configuration, or a model's name and fields of one. `stream` is what a mesh is warmed up with, if
+        not the model's own. `launch` is how the mesh of a topology that has one is started: by default, on
+        this machine."""
+        assert isinstance(config, str) or not fields, (
+            f"a configuration says all: {', '.join(fields)} would not be heard"
+        )
         self.config = config = config if isinstance(config, EngineConfig) else _config_of(config, **fields)
         self.spec = find_model(config.model)
         self.topology = config.topology
@@ -83,7 +92,9 @@ class Engine:
         preview = config.preview_decoder
         self.preview = load_tiny_decoder(Path(preview), self.spec, **place) if preview else None
         refuse_impossible(self.speed, self.device, self.dtype, self.spec.dit.head_width)
-        self.model = accelerate(self._loaded(), self.speed if self.topology.is_local else of_pictures(self.speed), beside)
+        self.model = accelerate(
+            self._loaded(), self.speed if self.topology.is_local else of_pictures(self.speed), beside
+        )
         stopwatch = Stopwatch(self.device)
         self._generator = self._generator_here(stopwatch) if self.topology.is_local else None
         self.mesh = None if self.topology.is_local else self._launched(launch)
@@ -98,7 +109,9 @@ class Engine:
             dtype=self.dtype,
             stopwatch=stopwatch,
             next_call_id=itertools.count(1).__next__,
-            stream=lambda session, chunks: Stream(session, transport.post, ONE_AT_A_TIME, stopwatch).stream(chunks),
+            stream=lambda session, chunks: Stream(session, transport.post, ONE_AT_A_TIME, stopwatch).stream(
+                chunks
+            ),
             default_prompt=self.spec.default_prompt,
             watch=self.mesh.watch if self.mesh is not None else lambda session: None,
             ring_bytes=self._ring_bytes,
@@ -109,19 +122,21 @@ class Engine:
 
     @property
     def generator(self) -> Generator:
-        """Of this process."""
+        """Generator of this process."""
         if self._generator is None:
-            raise MeshError(f"what sessions hold on {self.topology} stays there; use --topology local for this")
+            raise MeshError(
+                f"what sessions hold on {self.topology} stays there; use --topology local for this"
+            )
         return self._generator
 
     @property
     def brake(self) -> Brake:
-        """What cuts chunks off. Those of a mesh end with their ranks."""
+        """Brake that cuts chunks off. Chunks of a mesh end with their ranks."""
         return Brake() if self._generator is None else self._generator.brake
 
     @property
     def parts(self) -> SharedParts:
-        """What its sessions use."""
+        """Parts that its sessions share."""
         return self._parts
 
     @property
@@ -135,7 +150,9 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -144,7 +161,7 @@ class Engine:
             self.mesh.close()
 
     def fingerprint(self) -> str:
-        """Of all the model's weights, wherever they are."""
+        """Return the fingerprint of all the model's weights, wherever they are."""
         if self.mesh is None:
             return self.model.fingerprint()
         here = {part: self.model.records(part) for part in ("vae", "text")}
@@ -152,8 +169,8 @@ class Engine:
 
     @property
     def one_offs(self) -> int:
-        """Meshes brought back so far, windows rebuilt on them, calls recorded: what a chunk took during one says nothing of the
-        next."""
+        """Meshes brought back so far, windows rebuilt on them, calls recorded: what a chunk took during one
+        says nothing of the next."""
         if self.mesh is not None:
             return self.mesh.recoveries + self.mesh.rebuilt
         blocks = self.model.dit.blocks
@@ -167,21 +184,23 @@ class Engine:
 
     @property
     def visiting_bytes(self) -> int:
-        """Device memory that is free and must stay so, because the text encoder comes back for each new prompt."""
+        """Device memory that is free and must stay so, because the text encoder comes back for each new
+        prompt."""
         embedder = self.model.text.embedder
         return embedder.num_bytes if isinstance(embedder, OffloadedTextEncoder) else 0
 
     def chunks_until_warm(self, config: StreamConfig) -> int:
-        """After so many chunks a session costs what it will always cost: where calls are recorded or blocks compiled, when
-        all of them are."""
+        """After so many chunks a session costs what it will always cost: where calls are recorded or blocks
+        compiled, when all of them are."""
         if self.config.compile_backend:
             return config.chunks_to_fill + 1
         return config.chunks_to_fill + self.chunks_until_recorded(config) if self.speed.graphs else 1
 
     def warm_up(self, session: Session) -> None:
-        """Have a session pay for everything that only first chunks pay for: kernels that are built, and calls that are
-        recorded, of a full window and of one that fills. Those come once an epoch, so there are several. Blocks that run
-        here and are compiled compile for no other session: what they have not seen by then runs as it is written."""
+        """Have a session pay for everything that only first chunks pay for: kernels that are built, and calls
+        that are recorded, of a full window and of one that fills. Those come once an epoch, so there are
+        several. Blocks that run here and are compiled compile for no other session: what they have not seen
+        by then runs as it is written."""
         config = session.config
         if self.mesh is None:
             let_compile(self.model.dit, True)
@@ -195,19 +214,23 @@ class Engine:
             let_compile(self.model.dit, False)
 
     def chunks_until_recorded(self, config: StreamConfig) -> int:
-        """Of chunks that make the same calls, how many until those are recorded; one where nothing is."""
+        """Return how many chunks that make the same calls it takes until those are recorded; one where
+        nothing is."""
         if not self.speed.graphs:
             return 1
-        return chunks_before(1 if self.speed.paired_commits else len(config.steps))  # the one with the last commit comes once
+        return chunks_before(
+            1 if self.speed.paired_commits else len(config.steps)
+        )  # the one with the last commit comes once
 
     def recorded_places(self, config: StreamConfig) -> int:
-        """Sessions of which all calls can stay recorded; none where nothing is. Half is for what they share, and for others."""
+        """Sessions of which all calls can stay recorded; none where nothing is. Half is for what they share,
+        and for others."""
         return MAX_RECORDINGS // (4 * config.chunks_to_fill) if self.speed.graphs else 0
 
-    def settle(self, session_id: str) -> None:
+    def run_commit(self, session_id: str) -> None:
         """Make the commit that a session owes, now that its pictures are out. Waits for it."""
         if self._generator is not None and self._generator.commits == "later":
-            self._generator.settle_commit(session_id)
+            self._generator.run_commit(session_id)
             if self.device.type == "cuda":
                 torch.cuda.current_stream(self.device).synchronize()
 
@@ -225,40 +248,56 @@ class Engine:
         session_id: str | None = None,
         **changes: Any,
     ) -> Session:
-        """A new stream. `changes` are fields of StreamConfig; `frames` are an input video's, [H, W, 3] uint8 RGB each."""
+        """A new stream. `changes` are fields of StreamConfig; `frames` are an input video's, [H, W, 3] uint8
+        RGB each."""
         prompts = (WeightedPrompt(prompt),) if isinstance(prompt, str) else tuple(prompt)
         config = config or self.stream_config(**changes)
-        choose_grid(config.latent_size, len(self.vae_devices) or 1)  # refused here rather than by its first picture
+        choose_grid(
+            config.latent_size, len(self.vae_devices) or 1
+        )  # refused here rather than by its first picture
         preview = self.preview_for(config)
         return Session(
             session_id or secrets.token_hex(8),
             config,
             prompts,
-            self._parts if preview is None else replace(self._parts, vae=PreviewVAE(self._parts.vae, preview)),
+            self._parts
+            if preview is None
+            else replace(self._parts, vae=PreviewVAE(self._parts.vae, preview)),
             feed=frames if frames is None or isinstance(frames, LiveFeed) else FrameFeed(frames),
             journal=journal,
         )
 
     def stream(
-        self, session: Session, *, depths: Depths | None = None, before_plan: Callable[[], None] = lambda: None
+        self,
+        session: Session,
+        *,
+        depths: Depths | None = None,
+        before_plan: Callable[[], None] = lambda: None,
     ) -> Stream:
         """A session's chunks, as many under way as suits the place where the generator is."""
-        return Stream(session, self.transport.post, depths or self.depths, self._parts.stopwatch, before_plan=before_plan)
+        return Stream(
+            session,
+            self.transport.post,
+            depths or self.depths,
+            self._parts.stopwatch,
+            before_plan=before_plan,
+        )
 
     def preview_for(self, config: StreamConfig) -> TinyDecoder | None:
-        """What shows the pictures of such a session; none where they are encoded again: latents do not depend on it."""
+        """Return the decoder that shows such a session's pictures, if there is one; None where pictures are
+        encoded again: latents must not depend on it."""
         return None if config.anchor == "decoded" else self.preview
 
     def offload(self, session: Session) -> None:
-        """Keep a session that stands still in host memory."""
+        """Move a session that stands still to host memory."""
         self._move(session, "OFFLOAD", torch.device("cpu"))
 
     def bring_back(self, session: Session) -> None:
-        """The opposite: it goes on to the same bits."""
+        """Bring a session back from host memory: it goes on to the same bits."""
         self._move(session, "RESTORE", self.device)
 
     def _move(self, session: Session, action: Action, device: torch.device) -> None:
-        """With what it keeps of its past."""
+        """Move a session with what it keeps of its past."""
         for name in (session.id, *session.trail.cache_ids):
             if self.mesh is not None:
                 self.mesh.tell(action, name)
@@ -276,7 +315,7 @@ class Engine:
         stream_batch: int = 1,
         parent: ParentJournal | None = None,
     ) -> Header:
-        """All that a replay needs to know of this engine and one of its sessions."""
+        """Return all that a replay needs to know of this engine and one of its sessions."""
         return Header(
             model=self.spec.name,
             weights=self.config.weights,
@@ -292,7 +331,7 @@ class Engine:
         )
 
     def surroundings(self) -> dict[str, str | int | Speed]:
-        """What bits depend on besides weights and envelopes."""
+        """Return what bits depend on besides weights and envelopes."""
         return {
             "device": self.device.type,
             "dtype": str(self.dtype).removeprefix("torch."),
@@ -307,23 +346,33 @@ class Engine:
         }
 
     def _ring_bytes(self, config: StreamConfig) -> int:
-        """A session's keys and values, on all ranks together."""
+        """Count the bytes of a session's keys and values, on all ranks together."""
         shape = RingShape.of(self.spec.dit, config)
-        return 2 * shape.layers * shape.window * shape.tokens_per_frame * self.spec.dit.width * self.dtype.itemsize
+        return (
+            2
+            * shape.layers
+            * shape.window
+            * shape.tokens_per_frame
+            * self.spec.dit.width
+            * self.dtype.itemsize
+        )
 
     def _generator_here(self, stopwatch: Stopwatch) -> Generator:
         if self.config.compile_backend:
             compile_blocks(self.model.dit, backend=self.config.compile_backend)
-        return Generator(self.model.dit, stopwatch, commits="paired" if self.speed.paired_commits else "later")
+        return Generator(
+            self.model.dit, stopwatch, commits="paired" if self.speed.paired_commits else "later"
+        )
 
     def _launched(self, launch: Launch) -> MeshTransport:
-        """To a mesh that is started for it."""
+        """Start a mesh and connect to it."""
         config = replace(self.config, speed=self.speed)
         mesh = MeshConfig.of(config, self.device, self.dtype, front_s=self._front_s())
         return MeshTransport(launch(mesh), self.device)
 
     def _front_s(self) -> float:
-        """What pictures take of the leader's device for every model call, where a pipeline shares it with the front."""
+        """Return the seconds of the leader's device that pictures take for every model call, where a pipeline
+        shares it with the front; 0 elsewhere."""
         if self.topology.pp == 1 or self.topology.front_apart or self.vae_devices:
             return 0.0
         return pictures_s(self.model.vae, self.spec, device=self.device, dtype=self.dtype)
@@ -347,7 +396,8 @@ class Engine:
         return model.remembering("dit", "vae") if local else model.remembering("vae")
 
     def _warm_up(self, mesh: MeshTransport, stream: StreamConfig) -> None:
-        """A few chunks through the ordinary way, during which ranks compare every collective; then each compares itself.
+        """A few chunks through the ordinary way, during which ranks compare every collective; then each
+        compares itself.
 
         Where blocks are compiled, the window is filled, so that every shape that comes has been there.
         """
@@ -363,7 +413,9 @@ class Engine:
 def _config_of(model: str, *, weights: str | Sequence[str], **fields: Any) -> EngineConfig:
     """Lists are as good as tuples, and one name as one of them."""
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
-    return EngineConfig(model=model, weights=(weights,) if isinstance(weights, str) else tuple(weights), **fields)
+    return EngineConfig(
+        model=model, weights=(weights,) if isinstance(weights, str) else tuple(weights), **fields
+    )
 
 
 def stream_config(base: StreamConfig, schedule: str | None = None, **changes: Any) -> StreamConfig:

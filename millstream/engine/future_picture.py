@@ -1,4 +1,5 @@
-"""A small picture of what a session would become: its next chunk under another prompt in one step, its last latent frame alone.
+"""A small picture of what a session would become: its next chunk under another prompt in one step, its last
+latent frame alone.
 
 Made on a hidden branch that is gone afterwards: the session itself goes on to the bits it would have had.
 Shapes: B batch, T pixel frames, C channels, Y and X rows and columns; H height, W width, 3 is RGB.

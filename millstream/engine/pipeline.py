@@ -1,23 +1,25 @@
-"""Chunks between their plan and their pictures: the one loop that every stream goes through, of one session or of many.
+"""Chunks between their plan and their frames: the one loop that every stream goes through, of one session or
+of many.
 
-    send ─► [with the generator] ─► land ─► [its latents are here] ─► show ─► [pictures]
+    send ─► [with the generator] ─► land ─► [its latents are here] ─► show ─► [frames]
 
     pipeline.send(chunks)    # the generator begins chunk k+1
-    pipeline.show()          # the pictures of chunk k are made meanwhile
+    pipeline.show()          # the frames of chunk k are made meanwhile
     pipeline.land()          # wait for chunk k+1, and keep its latents
 
-So a mesh works while pictures are made here, and a GPU of this process has its next chunk queued behind them. A generator that
-is done when it has been called leaves nothing to overlap with: its pictures are made at once. How much may be under way is a
-`Depths`; who sends what is the driver's business: `engine/stream.py` for one session, `serving/service.py` for many.
+So a mesh works while frames are made here, and a GPU of this process has its next chunk queued behind them. A
+generator that is done when it has been called leaves nothing to overlap with: its frames are made at once.
+How much may be under way is a `Depths`; which chunks are sent is the driver's business: `engine/stream.py`
+for one session, `serving/turn_runner.py` for many.
 
-Knows no turns and no lock: the driver is told when a chunk has landed, is shown, or has failed. Whatever goes wrong ends the
-session it happened to and no other. One thread uses it.
+Knows no turns and no lock: the driver is called when a chunk has landed, is shown, or has failed. An error
+ends the session it happened to and no other. One thread uses it.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NoReturn
@@ -27,36 +29,41 @@ from torch import Tensor
 
 from millstream.core.errors import MeshGivenUp
 from millstream.engine.depths import Depths
-from millstream.engine.flights import Failure, Flight, Landing, Planned, Sent, Streaming
 from millstream.engine.host_clock import HostClock
 from millstream.generation.stopwatch import Stopwatch
-from millstream.session.chunk import Chunk
-from millstream.wire.parcel import Delivery, Parcel, Posted
+from millstream.session.chunk import Chunk, PendingChunk
+from millstream.wire.parcel import Delivery, Parcel, PendingDeliveries
 
 
 class ChunkPipeline:
     def __init__(
         self,
-        post: Callable[[Sequence[Parcel]], Posted],
+        post: Callable[[Sequence[Parcel]], PendingDeliveries],
         depths: Depths,
         stopwatch: Stopwatch,
         *,
-        landed: Callable[[Landing], None] = lambda landing: None,
-        shown: Callable[[Landing, Chunk], None],
-        failed: Callable[[Streaming, Exception, int], None],
-        flush: Callable[[], Posted] | None = None,
+        landed: Callable[[PendingChunk], None] = lambda chunk: None,
+        shown: Callable[[PendingChunk, Chunk], None],
+        failed: Callable[[PendingChunk, Exception], None],
+        flush: Callable[[], PendingDeliveries] | None = None,
     ) -> None:
-        """`landed`: the next chunk may leave, of this session too; `failed` says in which chunk. `flush` has a generator that
-        holds chunks back until others come give them out."""
+        """`landed`: the next chunk may leave, of this session too; `failed`: its session cannot go on.
+        `flush` has a generator that holds chunks back until others come give them out."""
         self.depths = depths
-        self._post, self._flush, self._stopwatch = post, flush, stopwatch
-        self._landed, self._shown, self._failed = landed, shown, failed
-        self._flights: deque[Flight] = deque()
-        self._sent: dict[int, Sent] = {}
-        """By call, all that have not come back."""
-        self._unshown: list[Landing] = []
-        self._failures: list[Failure] = []
-        """Of pictures that were made while others' chunks were in flight: a session is not let go of then."""
+        self._post = post
+        self._flush = flush
+        self._stopwatch = stopwatch
+        self._landed = landed
+        self._shown = shown
+        self._failed = failed
+        self._posts: deque[tuple[Sequence[PendingChunk], PendingDeliveries]] = deque()
+        """Chunks that were sent together, and what comes of them."""
+        self._sent: dict[int, PendingChunk] = {}
+        """Chunks that have not come back, by call."""
+        self._unshown: list[PendingChunk] = []
+        self._failures: list[tuple[PendingChunk, Exception]] = []
+        """Failures of frames that were made while other chunks were with the generator: a session is not let
+        go of then."""
         self._clock = HostClock()
 
     @property
@@ -66,215 +73,223 @@ class ChunkPipeline:
 
     @property
     def num_answered(self) -> int:
-        """Flights that are done and were not looked at."""
-        return sum(flight.posted.done() for flight in self._flights)
+        """Posts that are done and were not received."""
+        return sum(deliveries.done() for _, deliveries in self._posts)
 
     @property
-    def num_flights(self) -> int:
-        return len(self._flights)
+    def num_posts(self) -> int:
+        """Posts that were not received, done or not."""
+        return len(self._posts)
 
     @property
     def any_unshown(self) -> bool:
         return bool(self._unshown)
 
-    def unshown(self, session_id: str) -> Landing | None:
-        """This session's chunk that is back and has no pictures yet."""
-        return next((landing for landing in self._unshown if landing.session.id == session_id), None)
+    def unshown(self, session_id: str) -> PendingChunk | None:
+        """This session's chunk that is back and has no frames yet."""
+        return next((chunk for chunk in self._unshown if chunk.session.id == session_id), None)
 
-    def send(self, planned: Sequence[Planned]) -> None:
-        """Chunks of one kind, from decision to the generator: in the same model calls."""
-        names = {chunk.session.id for chunk in planned}
-        assert len(names) == len(planned), f"{len(planned)} chunks of {len(names)} sessions are sent together"
-        sent_s, ready = time.monotonic(), list[Sent]()
-        for session, decision, settled in [chunk for chunk in planned if self._anchored(chunk.session)]:
+    def turn(self, chunks: Sequence[PendingChunk]) -> None:
+        """Make chunks k+1 of some sessions, and the frames of chunks k. Nothing is with the generator
+        afterwards, so a session is only ever met between chunks; `show` is all it takes to leave nothing
+        under way."""
+        start = self._clock.now()
+        self.send(chunks)  # the generator begins chunks k+1
+        if self._posts:
+            self.show()  # meanwhile the frames of chunks k are made
+        self._land_all()  # now chunks k+1 are waited for
+        if any(chunk.done_when_sent for chunk in self._unshown):
+            self.show()  # their own frames: there was nothing to overlap with
+        took = self._clock.now().since(start)
+        for chunk in self._unshown:
+            chunk.host_s, chunk.thread_s = (seconds / len(self._unshown) for seconds in took)
+
+    def send(self, chunks: Sequence[PendingChunk]) -> None:
+        """Send chunks that can share their model calls, from plan to generator."""
+        names = {chunk.session.id for chunk in chunks}
+        assert len(names) == len(chunks), f"{len(chunks)} chunks of {len(names)} sessions are sent together"
+        start_s = time.monotonic()
+        for chunk in [chunk for chunk in chunks if self._anchored(chunk)]:
+            chunk.sent_s = start_s
             try:
-                ready.append(Sent(session, session.prepare(decision), settled, sent_s))
+                chunk.parcel = chunk.session.prepare(chunk.plan)
             except Exception as error:
-                self._give_up(session, error, decision.envelope.chunk_index)
-        standing = [chunk for chunk in ready if not chunk.session.ended]
-        if standing:
-            self._send(standing)
+                self._give_up(chunk, error)
+        ready = [chunk for chunk in chunks if chunk.parcel is not None and not chunk.session.ended]
+        if ready:
+            self._send(ready)
 
     def land(self) -> None:
         """Wait for what was sent first, and keep its latents: what is built on them may be planned."""
-        if not self._flights:
+        if not self._posts:
             assert self._flush is not None, f"{len(self._sent)} chunks are under way and none was sent"
-            self._flights.append(Flight((), self._flush(), at_once=True))
-        chunks, posted, at_once = self._flights[0]
+            self._posts.append(((), self._flush()))
+        chunks, pending = self._posts[0]
         with self._clock.stopped():
-            deliveries, refusal = _wait(posted)
-        self._flights.popleft()
+            deliveries, refusal = _wait(pending)
+        self._posts.popleft()
         self._report()
         if refusal is not None:
             for chunk in chunks:
-                del self._sent[chunk.parcel.envelope.call_id]
+                del self._sent[chunk.envelope.call_id]
             self._send_singly(chunks, refusal)
             return
         self._share_phases(chunks)
-        landings = [landing for delivery in deliveries for landing in self._receive(delivery, at_once)]
-        self._unshown += landings
-        if not at_once:
-            for landing in landings:
-                self._turn_over(landing)
+        landed = [chunk for delivery in deliveries for chunk in self._receive(delivery)]
+        self._unshown += landed
+        for chunk in landed:
+            if not chunk.done_when_sent:
+                self._turn_over(chunk)
 
     def show(self) -> None:
-        """Make the pictures of what is back."""
-        landings, self._unshown = self._unshown, []
-        for landing in landings:
-            self._make_pictures(landing)
-        if not self._flights:
+        """Make the frames of what is back."""
+        chunks = self._unshown
+        self._unshown = []
+        for chunk in chunks:
+            self._make_frames(chunk)
+        if not self._posts:
             self._report()
 
-    def turn(self, planned: Sequence[Planned]) -> None:
-        """Send chunks, make the pictures of those before meanwhile, and wait. Nothing is with the generator afterwards, so
-        nobody ever meets a session that has a chunk there; `show` is all it takes to leave nothing under way."""
-        begun = self._clock.now()
-        self.send(planned)
-        self._bring_home()
-        if any(landing.at_once for landing in self._unshown):
-            self.show()
-        took = self._clock.now().since(begun)
-        for landing in self._unshown:
-            landing.host_s, landing.thread_s = (seconds / len(self._unshown) for seconds in took)
-
-    def _bring_home(self) -> None:
-        """All that are in flight; meanwhile the pictures of those before."""
-        if self._flights:
-            self.show()
-        while self._flights:
+    def _land_all(self) -> None:
+        """Wait for every chunk that is with the generator."""
+        while self._posts:
             self.land()
 
-    def _send(self, chunks: Sequence[Sent]) -> None:
+    def _send(self, chunks: Sequence[PendingChunk]) -> None:
         try:
-            posted = self._post([chunk.parcel for chunk in chunks])
+            pending = self._post([chunk.parcel for chunk in chunks if chunk.parcel is not None])
         except Exception as error:
             self._send_singly(chunks, error)
             return
         now = time.monotonic()
+        done = pending.done() and not self.depths.shares_device
         for chunk in chunks:
-            call_id = chunk.parcel.envelope.call_id
+            call_id = chunk.envelope.call_id
             assert call_id not in self._sent, f"call {call_id} is with the generator already"
-            chunk.together, chunk.front_s = len(chunks), (now - chunk.sent_s) / len(chunks)
+            chunk.batch_size = len(chunks)
+            chunk.front_s = (now - chunk.sent_s) / len(chunks)
+            chunk.done_when_sent = done
+            chunk.shares_device = self.depths.shares_device
             self._sent[call_id] = chunk
-        self._flights.append(Flight(chunks, posted, posted.done() and not self.depths.shares_device))
+        self._posts.append((chunks, pending))
         if self.depths.shares_device:
-            self._decode_ahead(chunks, posted.ahead())
+            self._decode_ahead(chunks, pending.ahead())
 
-    def _decode_ahead(self, chunks: Sequence[Sent], latents: Sequence[Tensor]) -> None:
-        """Have the device make their pictures as soon as it has their latents."""
-        if len(latents) == len(chunks):  # of some that were refused nobody knows whose these are
+    def _decode_ahead(self, chunks: Sequence[PendingChunk], latents: Sequence[Tensor]) -> None:
+        """Have the device make their frames as soon as it has their latents."""
+        if len(latents) == len(chunks):  # if one was refused, it is not known whose latents these are
             for chunk, mine in zip(chunks, latents, strict=True):
-                with suppress(torch.OutOfMemoryError):  # is met again where its session can be told
-                    chunk.session.decode_ahead(mine)
+                with suppress(
+                    torch.OutOfMemoryError
+                ):  # raised again by `finish`, where its session can be told
+                    chunk.session.decode_ahead(chunk, mine)
 
-    def _send_singly(self, chunks: Sequence[Sent], error: Exception) -> None:
-        """Those of a group that failed who are still there, to learn whose fault it was; one that was alone has nobody else to
-        blame."""
+    def _send_singly(self, chunks: Sequence[PendingChunk], error: Exception) -> None:
+        """Send the chunks of a group that failed one by one, to learn whose fault it was. One that was alone
+        is at fault."""
         for chunk in chunks:
             if chunk.session.ended:
                 continue
             if len(chunks) == 1:
-                self._give_up(chunk.session, error, chunk.parcel.envelope.chunk_index)
+                self._give_up(chunk, error)
             else:
                 chunk.sent_s = time.monotonic()
                 self._send([chunk])
-                self._bring_home()
+                if self._posts:
+                    self.show()
+                self._land_all()
 
-    def _receive(self, delivery: Delivery, at_once: bool) -> Iterator[Landing]:
-        """What came back, for one who is still there."""
+    def _receive(self, delivery: Delivery) -> Iterator[PendingChunk]:
+        """Hand a delivery to its session, if that is still there."""
         chunk = self._sent.pop(delivery.result.call_id, None)
         if chunk is None or chunk.session.ended:
             return
-        session = chunk.session
+        chunk.parcel = None
         try:
-            arrived = session.receive(delivery)
-            if arrived is not None and self.depths.shares_device:
-                session.decode_all(arrived)
+            chunk.session.receive(chunk, delivery)
+            if chunk.delivery is not None and chunk.shares_device:
+                chunk.session.decode_all(chunk)
         except Exception as error:
-            self._failed(session, error, chunk.parcel.envelope.chunk_index)
+            self._failed(chunk, error)
             return
-        yield Landing(
-            session=session,
-            arrived=arrived,
-            result=delivery.result,
-            together=chunk.together,
-            sent_s=chunk.sent_s,
-            back_s=time.monotonic(),
-            front_s=chunk.front_s,
-            settled=chunk.settled,
-            phases_ms=chunk.phases_ms + Counter(chunk.settled.phases_ms),
-            at_once=at_once,
-            shares_device=self.depths.shares_device,
-        )
+        chunk.back_s = time.monotonic()
+        yield chunk
 
-    def _make_pictures(self, landing: Landing) -> None:
-        chunk, landing.decode_begun_s = None, time.monotonic()
-        if landing.arrived is not None:
+    def _make_frames(self, chunk: PendingChunk) -> None:
+        chunk.decode_start_s = time.monotonic()
+        finished = None
+        if chunk.delivery is not None:
             try:
-                if landing.shares_device:  # they are queued there; elsewhere they are made now
+                if chunk.shares_device:  # they are queued there; elsewhere they are made now
                     with self._clock.stopped():
-                        landing.arrived.planned.wait()
-                chunk = landing.session.finish(landing.arrived, shared_ms=landing.phases_ms, before_s=landing.settled.seconds)
+                        chunk.wait()
+                finished = chunk.session.finish(chunk)
             except Exception as error:
-                self._failures.append(Failure(landing.session, error, landing.arrived.envelope.chunk_index))
+                self._failures.append((chunk, error))
                 return
-        landing.shown_s = time.monotonic()
-        landing.front_s += landing.shown_s - landing.decode_begun_s
-        landing.device_s = 0.0 if chunk is None else sum(chunk.timing.phases_ms.values()) / 1e3
-        if landing.turn_s is None:
-            self._turn_over(landing)
-        if chunk is not None:
-            self._shown(landing, chunk)
+        chunk.shown_s = time.monotonic()
+        chunk.front_s += chunk.shown_s - chunk.decode_start_s
+        chunk.device_s = 0.0 if finished is None else sum(finished.timing.phases_ms.values()) / 1e3
+        if chunk.turn_s is None:
+            self._turn_over(chunk)
+        if finished is not None:
+            self._shown(chunk, finished)
 
-    def _share_phases(self, chunks: Sequence[Sent]) -> None:
-        """What several went through together goes under the first of them; a GPU is not waited for to learn what that was."""
+    def _share_phases(self, chunks: Sequence[PendingChunk]) -> None:
+        """Divide phases that several went through together; a GPU is not waited for to learn how long they
+        took."""
         if len(chunks) > 1 and not self.depths.shares_device:
-            phases_ms = self._stopwatch.lap(chunks[0].parcel.envelope)
+            phases_ms = self._stopwatch.lap(chunks[0].envelope)
             for chunk in chunks:
                 chunk.phases_ms.update({name: ms / len(chunks) for name, ms in phases_ms.items()})
 
     def _report(self) -> None:
-        failures, self._failures = self._failures, []
-        for failure in failures:
-            self._failed(*failure)
+        failures = self._failures
+        self._failures = []
+        for chunk, error in failures:
+            self._failed(chunk, error)
 
-    def _turn_over(self, landing: Landing) -> None:
-        assert landing.turn_s is None, f"the turn of {landing.session.id} is over already"
-        landing.turn_s = landing.settled.seconds + time.monotonic() - landing.sent_s
-        self._landed(landing)
+    def _turn_over(self, chunk: PendingChunk) -> None:
+        assert chunk.turn_s is None, f"the turn of {chunk.session.id} is over already"
+        chunk.turn_s = chunk.commit_cost.seconds + time.monotonic() - chunk.sent_s
+        self._landed(chunk)
 
-    def _anchored(self, session: Streaming) -> bool:
-        """Make the one picture that a session's next chunk may be built on, ahead of the others. Whether it can go on."""
-        if session.ended:  # its last pictures could not be made
+    def _anchored(self, chunk: PendingChunk) -> bool:
+        """Make the one picture that a session's next chunk may be built on, ahead of the others. False if it
+        cannot go on."""
+        if chunk.session.ended:  # its last frames could not be made
             return False
-        landing = None if self.depths.shares_device else self.unshown(session.id)  # there they are queued already
-        if landing is None or landing.arrived is None:
+        last = (
+            None if self.depths.shares_device else self.unshown(chunk.session.id)
+        )  # there they are queued already
+        if last is None or last.delivery is None:
             return True
-        begun = time.monotonic()
+        start_s = time.monotonic()
         try:
-            session.decode_anchor(landing.arrived)
+            last.session.decode_anchor(last)
         except Exception as error:
-            self._unshown.remove(landing)
-            self._failed(session, error, landing.arrived.envelope.chunk_index)
+            self._unshown.remove(last)
+            self._failed(last, error)
             return False
-        landing.front_s += time.monotonic() - begun
+        last.front_s += time.monotonic() - start_s
         return True
 
-    def _give_up(self, session: Streaming, error: Exception, chunk_index: int) -> None:
-        """The chunk before was made and is shown, whatever became of this one."""
+    def _give_up(self, chunk: PendingChunk, error: Exception) -> None:
+        """End a session at this chunk. The chunk before was made and is shown all the same."""
         self.show()
-        self._failed(session, error, chunk_index)
+        self._failed(chunk, error)
 
 
-def raise_failure(session: Streaming, error: Exception, chunk_index: int) -> NoReturn:
-    """For whoever drives one session: what happened to it is what happened."""
+def raise_failure(chunk: PendingChunk, error: Exception) -> NoReturn:
+    """For the driver of a single session: its failure is the driver's."""
     raise error
 
 
-def _wait(posted: Posted) -> tuple[list[Delivery], Exception | None]:
-    """What came back, or why nothing did. Without a mesh no session can go on: that is not one of them failing."""
+def _wait(pending: PendingDeliveries) -> tuple[list[Delivery], Exception | None]:
+    """Wait for what comes back; return it, or the error if nothing did. A mesh that is given up raises: that
+    is not one session's failure, and none can go on."""
     try:
-        return posted.result(), None
+        return pending.result(), None
     except MeshGivenUp:
         raise
     except Exception as error:

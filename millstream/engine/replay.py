@@ -1,4 +1,5 @@
-"""A journal run again: the same envelopes through the same code, each chunk's latents compared with what was written."""
+"""A journal run again: the same envelopes through the same code, each chunk's latents compared with what was
+written."""
 
 from __future__ import annotations
 
@@ -30,14 +31,18 @@ class ReplayedChunk:
 def replay(
     engine: Engine, journal: Journal, frames: Iterable[Frames] | None = None, start: Snapshot | None = None
 ) -> Iterator[ReplayedChunk]:
-    """Every chunk of the journal, generated again. `frames` are those of the input video, where there was one; `start` is the
-    snapshot that the session went on from, where it was one that was saved."""
+    """Every chunk of the journal, generated again. `frames` are those of the input video, where there was
+    one; `start` is the snapshot that the session went on from, where it was one that was saved."""
     header = journal.header
     check_weights(engine, header)
     if (header.input is not None) != (frames is not None):
-        raise JournalError("this journal needs its input video" if header.input else "this journal had no input video")
+        raise JournalError(
+            "this journal needs its input video" if header.input else "this journal had no input video"
+        )
     if (header.start is not None) != (start is not None):
-        raise JournalError("this journal needs its snapshot" if header.start else "this journal began with no snapshot")
+        raise JournalError(
+            "this journal needs its snapshot" if header.start else "this journal began with no snapshot"
+        )
     if not journal.chunks:
         return
     if start is not None:
@@ -54,7 +59,11 @@ def replay(
 def _followed(engine: Engine, session: Session, journal: Journal) -> Iterator[Chunk]:
     """Its chunks one by one, or as many under way at a time as when it was made."""
     depth = journal.header.stream_batch
-    stream = staggered_stream(engine, session, depth=depth) if depth > 1 else engine.stream(session, depths=ONE_AT_A_TIME)
+    stream = (
+        staggered_stream(engine, session, depth=depth)
+        if depth > 1
+        else engine.stream(session, depths=ONE_AT_A_TIME)
+    )
     return stream.follow(journal.chunks)
 
 
@@ -68,6 +77,6 @@ def check_weights(engine: Engine, header: Header) -> None:
 
 
 def differences(engine: Engine, header: Header) -> list[str]:
-    """What is not as it was, and may therefore change bits."""
+    """Return what is not as it was, and may therefore change bits."""
     pairs = [(name, getattr(header, name), now) for name, now in engine.surroundings().items()]
     return [f"{name}: {then} then, {now} now" for name, then, now in pairs if then != now]

@@ -1,12 +1,14 @@
-"""A session as one file: taken between two chunks, read back here or elsewhere, and it goes on to the same bits.
+"""A session as one file: taken between two chunks, read back here or elsewhere, and it goes on to the same
+bits.
 
-The file is safetensors, so reading one runs no code; what is not a tensor is JSON in its metadata. A file is only taken up by
-the very weights it was made with, in the same dtype, and only if what it holds has the names, shapes and types that this model
-gives (`engine/snapshot_parts.py`): that is known from its table of contents, before any of it is read.
+The file is safetensors, so reading one runs no code; what is not a tensor is JSON in its metadata. A file is
+only taken up by the very weights it was made with, in the same dtype, and only if what it holds has the
+names, shapes and types that this model gives (`engine/snapshot_parts.py`): that is known from its table of
+contents, before any of it is read.
 
-What a mesh holds of a session stays there. One that is saved from a mesh, or goes on on one, has its window rebuilt from its
-clean latents, as after a rank was lost (`mesh/recovery.py`): to the same bits while the window holds all of the epoch under
-one prompt, later as a recompute would leave it.
+What a mesh holds of a session stays there. One that is saved from a mesh, or goes on on one, has its window
+rebuilt from its clean latents, as after a rank was lost (`mesh/recovery.py`): to the same bits while the
+window holds all of the epoch under one prompt, later as a recompute would leave it.
 """
 
 from __future__ import annotations
@@ -42,12 +44,12 @@ from millstream.session.timeline import TimelineState
 
 VERSION = 1
 KEY = "millstream"
-"""Of our header in the file's metadata."""
+"""Name of our header in the file's metadata."""
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
-"""As the file spells them."""
+"""Data types, by their names in the file."""
 GONE = "this snapshot cannot be read; the oldest are removed when there are too many"
 MAX_HEADER_BYTES = 16 * 2**20
-"""Of a file's table of contents; thousands of times what a session needs."""
+"""Most bytes of a file's table of contents; thousands of times what a session needs."""
 
 
 class RingState(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,8 +83,14 @@ class Snapshot:
 
 
 def take(engine: Engine, session: Session, fingerprint: str, kept: KeptAs | None = None) -> Snapshot:
-    """A copy of all that a session is. On the thread that owns it; `fingerprint` is the engine's model's."""
-    state, cache = session.state(), _cache_of(engine, session)
+    """A copy of all that a session is. On the thread that owns it; `fingerprint` is the engine's model's.
+    Raises while its tensors are behind its timeline."""
+    if session.again:
+        raise SnapshotError(
+            f"{len(session.again)} chunks that lead to where it went back to are made again; save it after them"
+        )
+    state = session.state()
+    cache = _cache_of(engine, session)
     timeline = _timeline_for(engine, state.timeline)
     header = SnapshotHeader(
         model=engine.spec.name,
@@ -90,12 +98,16 @@ def take(engine: Engine, session: Session, fingerprint: str, kept: KeptAs | None
         dtype=str(engine.dtype),
         config=replace(session.config, steps=timeline.steps, window=timeline.window, sink=timeline.sink),
         timeline=timeline,
-        ring=None if cache is None else RingState(frames=tuple(cache.ring.frames), written=cache.ring.written),
+        ring=None
+        if cache is None
+        else RingState(frames=tuple(cache.ring.slots.frames), written=cache.ring.slots.written),
         motion=state.motion,
         kept=kept,
     )
     held = dict(_session_tensors(state)) | dict(_cache_tensors(cache))
-    return Snapshot(header=header, tensors={name: tensor.to("cpu", copy=True) for name, tensor in held.items()})
+    return Snapshot(
+        header=header, tensors={name: tensor.to("cpu", copy=True) for name, tensor in held.items()}
+    )
 
 
 def write(snapshot: Snapshot, path: Path) -> None:
@@ -123,13 +135,13 @@ def read(path: Path, engine: Engine, fingerprint: str) -> Snapshot:
 
 
 def check(path: Path, engine: Engine, fingerprint: str) -> SnapshotHeader:
-    """Whether this engine can go on with a file's session, without loading a tensor of it."""
+    """Check that this engine can go on with a file's session, without loading a tensor of it. Return its
+    header."""
     header = read_header(path)
     _check_model(header, engine, fingerprint)
     try:
         header.timeline.check(header.config.frames_per_chunk)
-        if header.ring is not None:
-            _check_ring(header.ring, header.config)
+        _check_ring(header)
         check_parts(_looks(path), header.config, header.timeline, engine, has_ring=header.ring is not None)
     except (SafetensorError, MillstreamError) as error:
         raise SnapshotError(f"this is not a whole snapshot: {error}") from None
@@ -139,11 +151,12 @@ def check(path: Path, engine: Engine, fingerprint: str) -> SnapshotHeader:
 
 
 _HEADER = msgspec.json.Decoder(SnapshotHeader)
-"""Made here: two threads that are the first to decode a type crash the process, and sessions come back side by side."""
+"""Made here: two threads that are the first to decode a type crash the process, and sessions come back side
+by side."""
 
 
 def read_header(path: Path) -> SnapshotHeader:
-    """What a file says of itself, without loading a tensor."""
+    """Read a file's header, without loading a tensor."""
     try:
         with path.open("rb") as file:
             metadata = _metadata(file)
@@ -159,7 +172,9 @@ def read_header(path: Path) -> SnapshotHeader:
     ) as error:
         raise SnapshotError(f"this is not a snapshot: {str(error)[:200]}") from None
     if header.version != VERSION:
-        raise SnapshotError(f"this is a snapshot of version {header.version}; this program reads version {VERSION}")
+        raise SnapshotError(
+            f"this is a snapshot of version {header.version}; this program reads version {VERSION}"
+        )
     return header
 
 
@@ -172,8 +187,11 @@ def revive(
     journal: ChunkLog | None = None,
 ) -> Session:
     """A new session that goes on where the saved one was."""
-    header, tensors = snapshot.header, snapshot.tensors
-    session = engine.session(header.timeline.prompts, config=header.config, frames=feed, journal=journal, session_id=session_id)
+    header = snapshot.header
+    tensors = snapshot.tensors
+    session = engine.session(
+        header.timeline.prompts, config=header.config, frames=feed, journal=journal, session_id=session_id
+    )
     host = {name: tensor.to(engine.device, copy=True) for name, tensor in tensors.items()}
     last = tensors.get("motion.last")
     state = SessionState(
@@ -186,7 +204,8 @@ def revive(
     )
     session.resume(state)
     if header.ring is not None and engine.mesh is None:
-        shape, pool = RingShape.of(engine.spec.dit, header.config), engine.generator.pages
+        shape = RingShape.of(engine.spec.dit, header.config)
+        pool = engine.generator.pages
         ring = KVRing(shape, device=engine.device, dtype=engine.dtype, pool=pool)
         ring.resume(_under("ring.", host), header.ring.frames, header.ring.written)
         cross = CrossKV(_numbered("cross.k.", host), _numbered("cross.v.", host))
@@ -197,7 +216,7 @@ def revive(
 def _cache_of(engine: Engine, session: Session) -> SessionCache | None:
     if engine.mesh is not None:
         return None
-    engine.generator.settle_commit(session.id)  # one that is owed is not in the ring yet
+    engine.generator.run_commit(session.id)  # one that is owed is not in the ring yet
     return engine.generator.caches.get(session.id)
 
 
@@ -227,21 +246,46 @@ def _check_model(header: SnapshotHeader, engine: Engine, fingerprint: str) -> No
     if header.model != engine.spec.name:
         raise SnapshotError(f"this session was saved with {header.model}; serve that model to go on with it")
     if header.dtype != str(engine.dtype):
-        raise SnapshotError(f"this session was saved in {header.dtype}, not {engine.dtype}; serve with that --dtype")
+        raise SnapshotError(
+            f"this session was saved in {header.dtype}, not {engine.dtype}; serve with that --dtype"
+        )
     if header.fingerprint != fingerprint:
-        raise SnapshotError(f"this session was saved with other weights of {header.model}; serve those to go on with it")
+        raise SnapshotError(
+            f"this session was saved with other weights of {header.model}; serve those to go on with it"
+        )
 
 
-def _check_ring(ring: RingState, config: StreamConfig) -> None:
-    if len(ring.frames) != config.window or ring.written < 0 or min(ring.frames) < -1:
-        raise SnapshotError(f"its window has {len(ring.frames)} slots, not {config.window} with a frame or none in each")
+def _check_ring(header: SnapshotHeader) -> None:
+    """The next chunk goes on from the ring, unless it is to build the ring anew."""
+    ring = header.ring
+    timeline = header.timeline
+    window = header.config.window
+    if ring is None:
+        if not timeline.pending.init_cache:
+            raise SnapshotError("its window is missing, and its next chunk does not build one")
+        return
+    if len(ring.frames) != window or ring.written < 0 or min(ring.frames) < -1:
+        raise SnapshotError(
+            f"its window has {len(ring.frames)} slots, not {window} with a frame or none in each"
+        )
+    pending = timeline.pending
+    is_built_anew = (
+        pending.init_cache or pending.reset_kv or pending.recompute or header.config.anchor != "off"
+    )
+    if not is_built_anew and max(ring.frames) + 1 != timeline.start_frame:
+        raise SnapshotError(
+            f"its window ends at frame {max(ring.frames)}, its next chunk begins at {timeline.start_frame}"
+        )
 
 
 def _looks(path: Path) -> dict[str, Look]:
-    """What the table of contents says of each tensor."""
+    """Return the shape and type of each tensor, from the table of contents."""
     with safe_open(str(path), framework="pt") as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-        return {name: Look(tuple(each.get_shape()), _dtype(name, each.get_dtype())) for name, each in slices.items()}
+        return {
+            name: Look(tuple(each.get_shape()), _dtype(name, each.get_dtype()))
+            for name, each in slices.items()
+        }
 
 
 def _dtype(name: str, spelled: str) -> torch.dtype:

@@ -1,7 +1,8 @@
-"""What every tensor of a saved session must look like: asked of a file's table of contents, before anything is read.
+"""Shapes and types that the tensors of a saved session must have: checked against a file's table of contents,
+before anything is read.
 
-Nothing is written down twice: the ring says what a ring holds, and the VAE's networks are walked on the meta device, where
-a tensor has a shape and no memory. Knows no files.
+Nothing is written down twice: the ring says what a ring holds, and the VAE's networks are walked on the meta
+device, where a tensor has a shape and no memory. Knows no files.
 Shapes: H height, W width of the picture; C latent channels, Y and X latent rows and columns.
 """
 
@@ -24,6 +25,7 @@ from millstream.models.kv import KVRing
 from millstream.models.registry import empty_vae
 from millstream.models.ring_shape import RingShape
 from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, TinyDecoderConfig
+from millstream.session.history import has_anchor
 from millstream.session.timeline import TimelineState
 from millstream.session.video_input import SMALLER
 
@@ -44,14 +46,23 @@ class Look(NamedTuple):
 
 
 def check_parts(
-    found: Mapping[str, Look], config: StreamConfig, timeline: TimelineState, engine: Engine, *, has_ring: bool
+    found: Mapping[str, Look],
+    config: StreamConfig,
+    timeline: TimelineState,
+    engine: Engine,
+    *,
+    has_ring: bool,
 ) -> None:
-    """Raise at the first tensor that is missing, unknown, or not what this model gives a session like this."""
+    """Raise at the first tensor that is missing, unknown, or not what this model gives a session like
+    this."""
     if (config.steps, config.window, config.sink) != (timeline.steps, timeline.window, timeline.sink):
         raise SnapshotError("its configuration and its timeline differ in steps, window or sink")
-    history = _check_history({name: look for name, look in found.items() if name.startswith("history.")}, config, engine)
+    history = _check_history(
+        {name: look for name, look in found.items() if name.startswith("history.")}, config, engine
+    )
     if any(frame >= timeline.start_frame for frame in history):
         raise SnapshotError(f"it holds frame {max(history)} before that was made")
+    _check_context(history, config, timeline)
     rest = {name: look for name, look in found.items() if not name.startswith("history.")}
     expected = _ring_and_prompt(config, engine) if has_ring else {}
     _check_same(rest, expected | _vae_states(rest, config, timeline, engine))
@@ -83,9 +94,25 @@ def _check_history(found: Mapping[str, Look], config: StreamConfig, engine: Engi
         frames[match[1]].add(int(match[2]))
     if len(frames["latents"]) > config.window or not frames["pixels"] <= frames["latents"]:
         raise SnapshotError(
-            f"it holds {len(frames['latents'])} frames and {len(frames['pixels'])} pictures of a window of {config.window}"
+            f"it holds {len(frames['latents'])} frames and {len(frames['pixels'])} pictures of a window of "
+            f"{config.window}"
+        )
+    needed = (
+        {frame for frame in frames["latents"] if has_anchor(frame)} if config.anchor == "decoded" else set()
+    )
+    if not needed <= frames["pixels"]:
+        missing = min(needed - frames["pixels"])
+        raise SnapshotError(
+            f"history.pixels.{missing} is missing: with decoded anchors each frame keeps its picture"
         )
     return frames["latents"]
+
+
+def _check_context(history: set[int], config: StreamConfig, timeline: TimelineState) -> None:
+    """The next chunk builds on the newest frames, so these must be there once an epoch has begun."""
+    newest = set(range(max(0, timeline.start_frame - config.frames_per_chunk), timeline.start_frame))
+    if not newest <= history:
+        raise SnapshotError(f"frame {min(newest - history)}, of the newest chunk, is missing")
 
 
 def _ring_and_prompt(config: StreamConfig, engine: Engine) -> dict[str, Look]:
@@ -97,11 +124,14 @@ def _ring_and_prompt(config: StreamConfig, engine: Engine) -> dict[str, Look]:
     }
 
 
-def _vae_states(found: Mapping[str, Look], config: StreamConfig, timeline: TimelineState, engine: Engine) -> dict[str, Look]:
-    """Of those that are there at all: a session that has not begun has none, and only one with an input encodes."""
+def _vae_states(
+    found: Mapping[str, Look], config: StreamConfig, timeline: TimelineState, engine: Engine
+) -> dict[str, Look]:
+    """Return the expected states of the VAE, of those that are there at all: a session that has not begun has
+    none, and only one with an input encodes."""
     expected: dict[str, Look] = {}
     decodes, encodes = (any(name.startswith(side) for name in found) for side in ("decoder.", "encoder."))
-    if decodes:
+    if decodes or timeline.start_frame > 0:
         expected |= _carried("decoder", config, engine)
     if encodes and timeline.has_input:
         expected |= _carried("encoder", config, engine)
@@ -112,23 +142,35 @@ def _vae_states(found: Mapping[str, Look], config: StreamConfig, timeline: Timel
 
 
 def prepare(config: StreamConfig, engine: Engine) -> None:
-    """Before somebody waits for a session like this: the first walk loads much of torch, which takes seconds."""
+    """Walk the VAE before a client waits for a session like this: the first walk loads much of torch, which
+    takes seconds."""
     _carried("decoder", config, engine)
 
 
 def _carried(side: Side, config: StreamConfig, engine: Engine) -> Mapping[str, Look]:
-    """What one side of the VAE hands from chunk to chunk."""
-    latents, pixels = (1, engine.spec.dit.channels, *config.latent_size), (1 + TEMPORAL_STRIDE, 3, config.height, config.width)
+    """Return the tensors that one side of the VAE hands from chunk to chunk."""
+    latents = (1, engine.spec.dit.channels, *config.latent_size)
+    pixels = (1 + TEMPORAL_STRIDE, 3, config.height, config.width)
     preview = engine.preview_for(config)
     settings = None if preview is None else preview.config
     return _walked(
-        side, (1, *(latents if side == "decoder" else pixels)), engine.spec, engine.dtype, len(engine.vae_devices), settings
+        side,
+        (1, *(latents if side == "decoder" else pixels)),
+        engine.spec,
+        engine.dtype,
+        len(engine.vae_devices),
+        settings,
     )
 
 
 @lru_cache(maxsize=32)
 def _walked(
-    side: Side, shape: tuple[int, ...], spec: ModelSpec, dtype: torch.dtype, num_strips: int, preview: TinyDecoderConfig | None
+    side: Side,
+    shape: tuple[int, ...],
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    num_strips: int,
+    preview: TinyDecoderConfig | None,
 ) -> Mapping[str, Look]:
     """Once for each shape: a walk takes as long as a chunk of a small model."""
     with META:

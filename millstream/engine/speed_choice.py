@@ -1,4 +1,5 @@
-"""Which speed-ups a model on a device can use: what `--fast auto` stands for, and what is left of what was asked.
+"""Choice of the speed-ups that a model on a device can use: what `--fast auto` stands for, and what is left
+of what was asked.
 
 Decides and loads nothing. How a speed-up is applied is in `models/fast/apply.py`.
 """
@@ -25,7 +26,8 @@ log = logging.getLogger(__name__)
 
 FIRST_CAPABILITY = (8, 0)
 """GPUs that multiply bfloat16 and have cuDNN's attention."""
-MAX_HEAD_WIDTH, HEAD_MULTIPLE = 128, 8
+MAX_HEAD_WIDTH = 128
+HEAD_MULTIPLE = 8
 """Heads whose sums of exponentials cuDNN gives."""
 BYTES_ARE_QUICKER = ("vnni", "avx2")
 """Kinds of CPU on which they are: quicker than float32. bfloat16 in hardware is as quick."""
@@ -39,7 +41,8 @@ def automatic_speed(
     plain_blocks: bool = False,
     beside: Beside = NOTHING,
 ) -> Speed:
-    """Everything that costs no quality, on one GPU in bfloat16; on a CPU what makes Brook live there; the plain path elsewhere.
+    """Everything that costs no quality, on one GPU in bfloat16; on a CPU what makes Brook live there; the
+    plain path elsewhere.
 
     float32 is left plain too: whoever asks for it wants the numbers rather than the speed.
     `plain_blocks` are for what works on nothing else: a stream batch, a compiler.
@@ -63,7 +66,8 @@ def automatic_speed(
 def fitting_speed(
     asked: Speed, spec: ModelSpec, device: torch.device, dtype: torch.dtype, *, beside: Beside = NOTHING
 ) -> Speed:
-    """What of it this model has a use for on this device. The rest is left plain and said in one line."""
+    """Return the asked speed-ups that this model has a use for on this device. The rest is left plain and
+    logged in one line."""
     reasons = {name: why for name in asked.names if (why := _why_not(name, spec, device, dtype, beside))}
     if reasons:
         log.info("left plain: %s", "; ".join(f"{name}, since {why}" for name, why in reasons.items()))

@@ -1,10 +1,11 @@
 """One session's chunks through a pipeline: planned as far ahead as may be, shown in order.
 
-    land chunk k ─► send what may be sent ─► show chunk k
+    land chunk k ─► send chunk k+1 ─► show chunk k
 
-At most `d_in` chunks are with the generator, and at most `d_out` are back and not looked at: then nothing new is sent. A chunk
-that depends on the one before, because a control is due or the window is rebuilt from it, is not planned before that is here;
-with decoded anchors it waits for the one picture it is built on, not for the whole chunk.
+At most `d_in` chunks are with the generator, and at most `d_out` are back and not looked at: then nothing new
+is sent. A chunk that depends on the one before, because a control is due or the window is rebuilt from it, is
+not planned before that is here; with decoded anchors it waits for the one picture it is built on, not for the
+whole chunk.
 """
 
 from __future__ import annotations
@@ -12,20 +13,18 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.errors import ConfigError
 from millstream.core.overlap import ChunkPace
 from millstream.engine.depths import Depths
-from millstream.engine.flights import Landing, Planned, Streaming
 from millstream.engine.pipeline import ChunkPipeline, raise_failure
 from millstream.generation.stopwatch import Stopwatch
-from millstream.session.chunk import Chunk, ChunkPlan
+from millstream.session.chunk import Chunk, ChunkPlan, PendingChunk, Streaming
 from millstream.session.journal import ChunkLine
 from millstream.session.timeline import Timeline
-from millstream.wire.parcel import Parcel, Posted
+from millstream.wire.parcel import Parcel, PendingDeliveries
 
 KEPT_PACES = 512
 
@@ -41,42 +40,34 @@ class Planning(Streaming, Protocol):
     def recall(self, line: ChunkLine) -> ChunkPlan: ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stretch:
-    """Where one chunk was, in seconds by `time.monotonic`: for the plot of a run."""
-
-    chunk_index: int
-    back_s: float
-    mesh_ms: float
-    decode_begun_s: float
-    shown_s: float
-
-
 class Stream:
     def __init__(
         self,
         session: Planning,
-        post: Callable[[Sequence[Parcel]], Posted],
+        post: Callable[[Sequence[Parcel]], PendingDeliveries],
         depths: Depths,
         stopwatch: Stopwatch,
         *,
-        flush: Callable[[], Posted] | None = None,
+        flush: Callable[[], PendingDeliveries] | None = None,
         before_plan: Callable[[], None] = lambda: None,
     ) -> None:
-        """`before_plan` is called before a chunk is planned: the time to hand in controls for it. `flush`: `ChunkPipeline`."""
+        """`before_plan` is called before a chunk is planned: the time to hand in controls for it. `flush`:
+        `ChunkPipeline`."""
         self.paces: deque[ChunkPace] = deque(maxlen=KEPT_PACES)
-        self.stretches: deque[Stretch] = deque(maxlen=KEPT_PACES)
-        self._session, self._before_plan = session, before_plan
-        self._shown = shown = deque[tuple[Landing, Chunk]]()
+        self._session = session
+        self._before_plan = before_plan
+        self._shown = shown = deque[tuple[PendingChunk, Chunk]]()
 
-        def keep(landing: Landing, chunk: Chunk) -> None:  # not a method: a session that is dropped is to be gone at once
-            shown.append((landing, chunk))
+        def keep(
+            pending: PendingChunk, chunk: Chunk
+        ) -> None:  # not a method: a session that is dropped is to be gone at once
+            shown.append((pending, chunk))
 
         self._pipeline = ChunkPipeline(post, depths, stopwatch, shown=keep, failed=raise_failure, flush=flush)
 
     def stream(self, chunks: int | None = None, *, num_frames: int | None = None) -> Iterator[Chunk]:
-        """Chunks until the session ends or is paused, or `chunks` of them, or as many as hold `num_frames` pictures: none is
-        begun that is not shown."""
+        """Chunks until the session ends or is paused, or `chunks` of them, or as many as hold `num_frames`
+        pictures: none is begun that is not shown."""
         if (fewest := min(chunks or 0, num_frames or 0)) < 0:
             raise ConfigError(f"a stream has 0 chunks or frames or more, got {fewest}")
         begun = begun_frames = 0
@@ -94,8 +85,8 @@ class Stream:
         return self._flow(plan, waits=lambda: not self._session.timeline.undisturbed)
 
     def follow(self, lines: Iterable[ChunkLine]) -> Iterator[Chunk]:
-        """The chunks of a journal again. Its receipts say which of them were planned when all before were here; after a crash
-        its last ones were made while others that it lacks were under way."""
+        """The chunks of a journal again. Its receipts say which of them were planned when all before were
+        here; after a crash its last ones were made while others that it lacks were under way."""
         left = deque(lines)
 
         def plan() -> ChunkPlan | None:
@@ -104,59 +95,60 @@ class Stream:
         return self._flow(plan, waits=lambda: bool(left and (left[0].receipts or left[0].envelope.recompute)))
 
     def _flow(self, plan: Callable[[], ChunkPlan | None], waits: Callable[[], bool]) -> Iterator[Chunk]:
-        """`waits` is whether the next chunk is planned when all before it are shown."""
-        pipeline, shown_s, resumed_s = self._pipeline, None, time.monotonic()
+        """`waits`: the next chunk is planned when all before it are shown."""
+        pipeline = self._pipeline
+        last_shown_s = None
+        resumed_s = time.monotonic()
         while True:
             self._send(plan, waits)
             if not pipeline.num_sent:
                 return
             asked_s = time.monotonic()
-            pipeline.land()
+            pipeline.land()  # wait for chunk k
             if pipeline.depths.send_first:
-                self._send(plan, waits)
-            waiting = pipeline.num_flights - pipeline.num_answered, pipeline.num_answered
-            pipeline.show()
+                self._send(plan, waits)  # the generator begins chunk k+1
+            waiting = pipeline.num_posts - pipeline.num_answered, pipeline.num_answered
+            pipeline.show()  # meanwhile the frames of chunk k are made
             while self._shown:
-                landing, chunk = self._shown.popleft()
-                busy_ms = 1e3 * ((asked_s - resumed_s) + (landing.shown_s - landing.back_s))
-                if shown_s is not None:
-                    self.paces.append(_pace(landing, busy_ms, 1e3 * (landing.shown_s - shown_s), *waiting))
-                self.stretches.append(_stretch(landing, chunk))
-                shown_s = resumed_s = landing.shown_s
+                pending, chunk = self._shown.popleft()
+                if last_shown_s is not None:
+                    busy_s = (asked_s - resumed_s) + (pending.shown_s - pending.back_s)
+                    self.paces.append(_pace(pending, busy_s, pending.shown_s - last_shown_s, *waiting))
+                last_shown_s = resumed_s = pending.shown_s
                 yield chunk
 
     def _send(self, plan: Callable[[], ChunkPlan | None], waits: Callable[[], bool]) -> None:
         """Plan and send as many chunks as may be on their way."""
         while self._may_send(waits) and (decision := plan()) is not None:
-            self._pipeline.send([Planned(self._session, decision)])
+            self._pipeline.send([PendingChunk(self._session, decision)])
 
     def _may_send(self, waits: Callable[[], bool]) -> bool:
         self._before_plan()
-        pipeline, depths, answered = self._pipeline, self._pipeline.depths, self._pipeline.num_answered
+        pipeline = self._pipeline
+        depths = self._pipeline.depths
+        answered = self._pipeline.num_answered
         if waits():
             return not (pipeline.num_sent or pipeline.any_unshown)
         if self._session.config.anchor != "off":
             return not pipeline.num_sent
-        return pipeline.num_flights - answered < depths.d_in and answered < depths.d_out
+        return pipeline.num_posts - answered < depths.d_in and answered < depths.d_out
 
 
-def _pace(landing: Landing, busy_ms: float, period_ms: float, waiting_in: int, waiting_out: int) -> ChunkPace:
+def _pace(
+    pending: PendingChunk, busy_s: float, period_s: float, waiting_in: int, waiting_out: int
+) -> ChunkPace:
+    assert pending.delivery is not None, f"chunk {pending.envelope.chunk_index} was shown and is not here"
+    result = pending.delivery.result
     return ChunkPace(
-        stage0_ms=busy_ms,
-        stage1_ms=landing.result.stage1_ms,
-        period_ms=period_ms,
-        idle_ms=landing.result.mesh_idle_ms,
-        latency_ms=1e3 * (landing.shown_s - landing.sent_s),
+        stage0_ms=1e3 * busy_s,
+        stage1_ms=result.stage1_ms,
+        period_ms=1e3 * period_s,
+        idle_ms=result.mesh_idle_ms,
+        latency_ms=1e3 * (pending.shown_s - pending.sent_s),
         waiting_in=waiting_in,
         waiting_out=waiting_out,
-    )
-
-
-def _stretch(landing: Landing, chunk: Chunk) -> Stretch:
-    return Stretch(
-        chunk_index=chunk.index,
-        back_s=landing.back_s,
-        mesh_ms=landing.result.stage1_ms,
-        decode_begun_s=landing.decode_begun_s,
-        shown_s=landing.shown_s,
+        chunk_index=pending.envelope.chunk_index,
+        back_s=pending.back_s,
+        decode_start_s=pending.decode_start_s,
+        shown_s=pending.shown_s,
     )

@@ -1,7 +1,7 @@
 """A VAE on devices of its own: whole on one, or a tile of every picture on each of several.
 
-Sessions do not notice: what they hand over comes from the engine's device, and what they get back is there. The state in
-their hands stays where the VAE left it, and may come from anywhere.
+Sessions do not notice: what they hand over comes from the engine's device, and what they get back is there.
+The state in their hands stays where the VAE left it, and may come from anywhere.
 Shapes: B batch, F latent frames, T pixel frames, C channels, Y and X rows and columns.
 """
 
@@ -24,7 +24,9 @@ class PlacedVAE:
     """Called as a VAE on `home`, does its work on `device`."""
 
     def __init__(self, vae: VAE, device: torch.device, home: torch.device) -> None:
-        self._vae, self._device, self._home = vae, device, home
+        self._vae = vae
+        self._device = device
+        self._home = home
 
     def encode(self, pixels_BTCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         with self._at_work():
@@ -47,7 +49,8 @@ class PlacedVAE:
 
 
 def place_vae(vae: VAE, devices: Sequence[torch.device], home: torch.device) -> VAE:
-    """What sessions on `home` use instead of `vae`, which is on the first of `devices`; itself where there are none."""
+    """Return the VAE that sessions on `home` use instead of `vae`, which is on the first of `devices`; `vae`
+    itself where there are none."""
     if not devices:
         return vae
     if len(devices) == 1:

@@ -1,7 +1,9 @@
-"""`fleet.toml`: which replicas of what a fleet has, how many, who may use it and where states are kept. Loads no torch, no Ray.
+"""`fleet.toml`: which replicas of what a fleet has, how many, who may use it and where states are kept. Loads
+no torch, no Ray.
 
-Checked here, each time in one line that says where: spelling and types, topologies against GPUs, and all of it against the
-nodes of a cluster (`check_gpus`). What a replica itself is started with (`[replicas.NAME.serve]`) `millstream serve` checks.
+Checked here, each time in one line that says where: spelling and types, topologies against GPUs, and all of
+it against the nodes of a cluster (`check_gpus`). What a replica itself is started with
+(`[replicas.NAME.serve]`) `millstream serve` checks.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ import msgspec
 
 from millstream.core.config import MAX_FPS, MIN_FPS
 from millstream.core.errors import ConfigError, DeviceError
+from millstream.core.keys import Key
 from millstream.core.toml_file import TomlFile
 from millstream.core.topology import Topology
 from millstream.fleet.policy.types import Placement, Pool
-from millstream.server.access.keys import Key, Keyring, KeyTable, key_from
+from millstream.server.access.keys import Keyring, KeyTable, key_from
 
 PAGE = "docs/fleet.md"
-REPLICAS, KEYS = "replicas", "keys"
+REPLICAS = "replicas"
+KEYS = "keys"
 Count = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
@@ -73,7 +77,7 @@ class ReplicaTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetTable(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands above the tables."""
+    """Settings at the top of `fleet.toml`, above its tables."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8400
@@ -94,7 +98,7 @@ class FleetConfig:
     replicas: Mapping[str, ReplicaTable]
     pools: tuple[Pool, ...]
     keyring: Keyring | None = None
-    """None: whoever reaches it may use it."""
+    """None: no key is needed."""
     keys: Mapping[str, Key] = field(default_factory=dict)
 
 
@@ -102,7 +106,9 @@ def read_fleet(path: Path, *, secrets: bool = True) -> FleetConfig:
     """All of `fleet.toml`, checked. Without `secrets` keys are not looked up, for whoever only plans."""
     file = TomlFile.read(str(path), page=PAGE)
     top = file.table((), file.content, FleetTable, others=(REPLICAS, KEYS))
-    replicas, pools, keys = dict[str, ReplicaTable](), list[Pool](), dict[str, Key]()
+    replicas = dict[str, ReplicaTable]()
+    pools = list[Pool]()
+    keys = dict[str, Key]()
     keyring = Keyring() if secrets and KEYS in file.content else None
 
     def take_replicas(name: str, table: ReplicaTable) -> None:
@@ -118,26 +124,33 @@ def read_fleet(path: Path, *, secrets: bool = True) -> FleetConfig:
     file.each_table(KEYS, KeyTable, take_key)
     if not pools:
         raise ConfigError(f"{path}: a fleet needs replicas; add some as [replicas.NAME], see {PAGE}")
-    return FleetConfig(path=path, table=top, replicas=replicas, pools=tuple(pools), keyring=keyring, keys=keys)
+    return FleetConfig(
+        path=path, table=top, replicas=replicas, pools=tuple(pools), keyring=keyring, keys=keys
+    )
 
 
 def check_gpus(config: FleetConfig, nodes: Mapping[str, int]) -> None:
-    """Whether these nodes, with so many GPUs each, hold every kind of replica, and the least number of all of them at once."""
+    """Check that these nodes, with so many GPUs each, can hold every kind of replica, and the least number of
+    all of them at once."""
     has = ", ".join(f"{node} has {gpus}" for node, gpus in nodes.items()) or "there are no nodes"
     for pool in config.pools:
         if pool.gpus > max(nodes.values(), default=0):
             topology = config.replicas[pool.name].topology
             raise DeviceError(
-                f"{config.path} replicas.{pool.name}: {topology} needs {pool.gpus} GPUs on one node and {has}: "
+                f"{config.path} replicas.{pool.name}: {topology} needs {pool.gpus} GPUs on one node and "
+                f"{has}: "
                 "choose a smaller topology or larger nodes"
             )
     free = dict(nodes)
     for pool in sorted(config.pools, key=lambda pool: -pool.gpus):
         for number in range(pool.minimum if pool.gpus else 0):
-            node = max(free, key=lambda node: (free[node] >= pool.gpus, -free[node]))  # the fullest that has room
+            node = max(
+                free, key=lambda node: (free[node] >= pool.gpus, -free[node])
+            )  # the fullest that has room
             if free[node] < pool.gpus:
                 raise DeviceError(
-                    f"{config.path} replicas.{pool.name}: minimum is {pool.minimum} and GPUs suffice for {number} beside the "
+                    f"{config.path} replicas.{pool.name}: minimum is {pool.minimum} and GPUs suffice for "
+                    f"{number} beside the "
                     f"other replicas' minimum; {has}: lower a minimum or add nodes"
                 )
             free[node] -= pool.gpus

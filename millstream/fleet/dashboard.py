@@ -1,4 +1,5 @@
-"""The fleet's dashboard for Grafana, made from the names that Prometheus is told: `millstream fleet dashboard > fleet.json`."""
+"""The fleet's dashboard for Grafana, made from the names that Prometheus is told: `millstream fleet dashboard
+> fleet.json`."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ PANELS = (
     ("Dollars a stream-hour", "currencyUSD", ("millstream_fleet_dollars / (millstream_fleet_stream_hours > 0)",)),
 )  # fmt: skip
 """Title, unit, what is drawn."""
-WIDTH, HEIGHT, COLUMNS = 12, 8, 2
+WIDTH = 12
+HEIGHT = 8
+COLUMNS = 2
 
 
 def dashboard() -> dict[str, Any]:
@@ -34,7 +37,9 @@ def dashboard() -> dict[str, Any]:
         "schemaVersion": 39,
         "refresh": "10s",
         "time": {"from": "now-1h", "to": "now"},
-        "templating": {"list": [{"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}]},
+        "templating": {
+            "list": [{"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}]
+        },
         "panels": [_panel(number, *panel) for number, panel in enumerate(PANELS)],
     }
 

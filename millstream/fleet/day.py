@@ -1,4 +1,5 @@
-"""A day of a fleet on paper: people who come more in the evening than at night, machines that die or slow down now and then."""
+"""A simulated day of a fleet: more sessions in the evening than at night, machines that die or slow down now
+and then."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from millstream.fleet.policy.types import FleetRequest, Placement, Pool, Replica
 from millstream.fleet.simulator import FleetOutcome, FleetSimulation, Happening, World
 from millstream.fleet.trace import Arrival, Times
 from millstream.serving.admission_types import AdmissionConfig, Request
+from millstream.serving.capacity_check import CapacityCheck
 from millstream.serving.chunk_times import ChunkTimes, Geometry
-from millstream.serving.room import Room
 
 DAY_S = 86_400.0
 MOST_SLOTS = 1024
@@ -34,20 +35,24 @@ class Day:
     patience_s: float = 120.0
     seconds: float = DAY_S
     hours_between_deaths: float | None = 720.0
-    """Of one replica, mean; None for never. Of a node, as many."""
+    """Mean hours between deaths of one replica; None for never. A node has the same mean."""
     replicas_per_node: int = 8
     hours_between_slow: float | None = 240.0
-    """Of one replica: then it is slower by `slower` for ten minutes."""
+    """Mean hours between slow spells of one replica: in one it is slower by `slower` for ten minutes. None
+    for never."""
     slower: float = 1.3
     seed: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.sessions <= 1_000_000 or not 0 <= self.night <= 1:
             raise ConfigError(
-                f"need 1 to a million sessions and a share of 0 to 1 at night, got {self.sessions} and {self.night}"
+                f"need 1 to a million sessions and a share of 0 to 1 at night, got {self.sessions} and "
+                f"{self.night}"
             )
         if not (0 < self.stay_s <= 1e6 and 0 < self.patience_s <= 1e6 and 0 < self.seconds <= 31 * DAY_S):
-            raise ConfigError("stay, patience and length of a simulation must be above 0, the length at most 31 days")
+            raise ConfigError(
+                "stay, patience and length of a simulation must be above 0, the length at most 31 days"
+            )
         for hours in (self.hours_between_deaths, self.hours_between_slow):
             if hours is not None and not hours > 0:
                 raise ConfigError(f"hours between failures must be above 0, got {hours}")
@@ -60,27 +65,39 @@ class Day:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolKind:
-    """What one pool's replicas are like, and what its sessions ask for."""
+    """Replicas of one pool, and the requests of its sessions."""
 
     pool: Pool
     room: AdmissionConfig
     request: Request
     chunk_s: float
     share: float = 1.0
-    """Of all who come."""
+    """Share of all sessions that come."""
 
     @property
     def slots(self) -> int:
-        """Sessions of a replica: asked of the arithmetic that promises."""
-        times = ChunkTimes(clock=lambda: 0.0)
-        times.add(self.request.geometry, self.chunk_s)
-        room = Room(self.room, times)
-        crowd = [replace(self.request, session_id=str(number)) for number in range(MOST_SLOTS)]
-        return bisect_left(range(MOST_SLOTS), True, key=lambda number: not room.fits(crowd[number], crowd[:number]))
+        return slots_of(self.room, self.request, self.chunk_s)
+
+
+def slots_of(room: AdmissionConfig, request: Request, chunk_s: float) -> int:
+    """Sessions like this one that a server's own admission lets onto one replica, once chunks were measured
+    to take so long."""
+    times = ChunkTimes(clock=lambda: 0.0)
+    times.add(request.geometry, chunk_s)
+    check = CapacityCheck(room, times)
+    crowd = [replace(request, session_id=str(number)) for number in range(MOST_SLOTS)]
+    return bisect_left(
+        range(MOST_SLOTS), True, key=lambda number: not check.fits(crowd[number], crowd[:number])
+    )
 
 
 def simulate(
-    kinds: Sequence[PoolKind], day: Day, *, times: Times, placement: Placement = "pack", max_waiting: int = 256
+    kinds: Sequence[PoolKind],
+    day: Day,
+    *,
+    times: Times,
+    placement: Placement = "pack",
+    max_waiting: int = 256,
 ) -> FleetOutcome:
     """The day, from midnight, with as many replicas as the first hour needs."""
     for kind in kinds:
@@ -94,7 +111,9 @@ def simulate(
         _arrivals(kinds, day),
         seconds=day.seconds,
     )
-    simulation.begin_with(machines.make(kind.pool.name, kind.pool.version) for kind in kinds for _ in range(_first(kind, day)))
+    simulation.begin_with(
+        machines.make(kind.pool.name, kind.pool.version) for kind in kinds for _ in range(_first(kind, day))
+    )
     return simulation.run()
 
 
@@ -104,12 +123,15 @@ def _first(kind: PoolKind, day: Day) -> int:
 
 
 def _arrivals(kinds: Sequence[PoolKind], day: Day) -> Iterator[Arrival]:
-    """Those who are there at midnight, then as a Poisson process whose rate follows the day."""
+    """Yield the sessions that are there at midnight, then others as a Poisson process whose rate follows the
+    day."""
     chance = random.Random(day.seed)
     weights = [kind.share for kind in kinds]
     for number in range(round(day.expected(0.0))):
         yield _arrival(0.0, f"first{number}", chance, kinds, weights, day)
-    now, most, number = 0.0, day.sessions / day.stay_s, 0
+    now = 0.0
+    most = day.sessions / day.stay_s
+    number = 0
     while True:
         now += chance.expovariate(most)
         if now > day.seconds:
@@ -120,7 +142,12 @@ def _arrivals(kinds: Sequence[PoolKind], day: Day) -> Iterator[Arrival]:
 
 
 def _arrival(
-    now: float, name: str, chance: random.Random, kinds: Sequence[PoolKind], weights: Sequence[float], day: Day
+    now: float,
+    name: str,
+    chance: random.Random,
+    kinds: Sequence[PoolKind],
+    weights: Sequence[float],
+    day: Day,
 ) -> Arrival:
     kind = kinds[0] if len(kinds) == 1 else chance.choices(kinds, weights)[0]
     return Arrival(
@@ -135,7 +162,9 @@ class _Machines:
     """Replicas as they are started, and what becomes of them."""
 
     def __init__(self, kinds: Mapping[str, PoolKind], day: Day, start_s: float) -> None:
-        self.kinds, self.day, self.start_s = kinds, day, start_s
+        self.kinds = kinds
+        self.day = day
+        self.start_s = start_s
         self._chance = random.Random(day.seed + 1)
         self._number = 0
         self._node_ends: dict[str, float] = {}
@@ -158,9 +187,11 @@ class _Machines:
         )
 
     def fate(self, replica: Replica, now: float) -> Iterator[Happening]:
-        name, day = replica.replica_id, self.day
+        name = replica.replica_id
+        day = self.day
         if day.hours_between_deaths is not None:
-            own, node = now + self._in(day.hours_between_deaths), self._node_ends.get(replica.node, -math.inf)
+            own = now + self._in(day.hours_between_deaths)
+            node = self._node_ends.get(replica.node, -math.inf)
             if node <= now:
                 node = self._node_ends[replica.node] = now + self._in(day.hours_between_deaths)
             yield Happening(at=min(own, node), replica_id=name, kind="kill")

@@ -1,6 +1,8 @@
-"""What a fleet's policy decides is done here: places are told, sessions moved and restored, replicas started and stopped.
+"""Runner of what a fleet's policy decides: places are sent, sessions moved and restored, replicas started and
+stopped.
 
-What comes of it the policy hears, and decides anew. Knows neither Ray nor clients. On the event loop of `fleet/fleet.py`.
+Results are reported to the policy, which decides anew. Knows neither Ray nor clients. On the event loop of
+`fleet/fleet.py`.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ class DecisionRunner:
         self._failing.pop(session_id, None)
         if self.notes.recorder is not None:
             self.notes.recorder.left(session_id, now)
-        return self.policy.left(session_id, now)
+        return self.policy.on_session_left(session_id, now)
 
     def forget_late(self) -> None:
         """Places that nobody came for, and replicas that never became ready."""
@@ -100,12 +102,13 @@ class DecisionRunner:
             self.carry_out(self.left(session_id, now))
         for pool in self.starts.overdue(now):
             self.starts.settle(pool)
-            within = self.config.replicas[pool].ready_within
-            self._failed_start(pool, f"a replica of {pool} was not ready within {within:g} s; its log says why")
+            self.spawn(self._give_up_start(pool))
 
     async def _restore(self, place: Place) -> None:
         """A session whose replica died, from what was kept."""
-        session_id, here, begun = place.session_id, self.links.get(place.replica_id), time.monotonic()
+        session_id = place.session_id
+        here = self.links.get(place.replica_id)
+        begun = time.monotonic()
         self.expect(session_id)
         try:
             if here is None:
@@ -120,7 +123,7 @@ class DecisionRunner:
                 log.warning("%s was not restored on %s: %s", session_id[:LABEL], place.replica_id, error)
             self._failing[session_id] = str(error)
             if self.policy.place_of(session_id) == place.replica_id:  # if that died too, the policy knows
-                self.carry_out(self.policy.declined(session_id, time.monotonic()))
+                self.carry_out(self.policy.on_declined(session_id, time.monotonic()))
             return  # who waits for it goes on waiting
         else:
             self._failing.pop(session_id, None)
@@ -129,8 +132,10 @@ class DecisionRunner:
 
     async def _move(self, move: Move) -> None:
         """Save, restore, tell its people. Whatever goes wrong, it is in one place, or in storage."""
-        session_id, begun = move.session_id, time.monotonic()
-        source, target = self.links.get(move.source), self.links.get(move.target)
+        session_id = move.session_id
+        begun = time.monotonic()
+        source = self.links.get(move.source)
+        target = self.links.get(move.target)
         try:
             if source is None or target is None:
                 raise ProtocolBroken("a replica has gone meanwhile")
@@ -142,9 +147,13 @@ class DecisionRunner:
         else:
             self.expect(session_id)
             self.notes.move_seconds.append(time.monotonic() - begun)
-            self.notes.note("move", move.source, f" to {move.target}: {move.why}", session_id, time.monotonic() - begun)
+            self.notes.note(
+                "move", move.source, f" to {move.target}: {move.why}", session_id, time.monotonic() - begun
+            )
             decisions = self.policy.moved(session_id, time.monotonic(), target=move.target)
-        if self.moving.get(session_id) == move.target:  # else its target died, and it is on its way to another
+        if (
+            self.moving.get(session_id) == move.target
+        ):  # else its target died, and it is on its way to another
             del self.moving[session_id]
         self.carry_out(decisions)
 
@@ -155,6 +164,13 @@ class DecisionRunner:
         except MillstreamError as error:
             self.starts.settle(pool)
             self._failed_start(pool, str(error))
+
+    async def _give_up_start(self, pool: str) -> None:
+        said = " ".join((await self.replicas.last_words(pool)).split())  # one line, whatever it is
+        within = self.config.replicas[pool].ready_within
+        self._failed_start(
+            pool, f"a replica of {pool} was not ready within {within:g} s" + (f": {said}" if said else "")
+        )
 
     def _failed_start(self, pool: str, why: str) -> None:
         log.error("%s", why)

@@ -1,7 +1,8 @@
 """A fleet at work: tells the policy what happens to replicas and sessions, and has done what it decides.
 
-Knows neither Ray nor clients: `Replicas` starts and ends servers (`fleet/on_ray.py`), the gateway asks for places. All of it is
-on one event loop. Nothing is kept that a restart would lose: who is where, the replicas say (`fleet/link.py`).
+Knows neither Ray nor clients: `Replicas` starts and ends servers (`fleet/on_ray.py`), the gateway asks for
+places. All of it is on one event loop. Nothing is kept that a restart would lose: who is where, the replicas
+say (`fleet/link.py`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+
+import msgspec
 
 from millstream.core import tracing
+from millstream.core.client_messages import Ask
 from millstream.core.errors import ConfigError, MillstreamError, Overloaded, ProtocolBroken, UnknownSession
 from millstream.fleet import link
 from millstream.fleet.config import FleetConfig
@@ -59,13 +62,17 @@ class LiveFleet:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        settled_by, next_scale = time.monotonic() + SETTLE_S, 0.0
+        settled_by = time.monotonic() + SETTLE_S
+        next_scale = 0.0
         while True:
             await self._find_replicas()
             self._runner.forget_late()
             now = time.monotonic()
-            if now >= next_scale and (now > settled_by or all(each.report is not None for each in self.links.values())):
-                settled_by, next_scale = now, now + SCALE_S
+            if now >= next_scale and (
+                now > settled_by or all(each.report is not None for each in self.links.values())
+            ):
+                settled_by = now
+                next_scale = now + SCALE_S
                 self._runner.carry_out(self.policy.scale(now))
             await asyncio.sleep(LOOK_S if next_scale else LOOK_S / 5)
 
@@ -80,9 +87,10 @@ class LiveFleet:
         pools = {pool.name for pool in self.config.pools if pool.model == model}
         return [each for each in self.links.values() if each.is_ready and each.address.pool in pools]
 
-    async def price(self, ask: dict[str, Any], session_id: str, *, key: str, model: str = "") -> FleetRequest:
-        """What a session would take. Raises what is wrong with it, and `Overloaded` where nobody can say."""
-        request = await self._ask_any(link.Price(ask=ask, key=key), model)
+    async def price(self, ask: Ask, session_id: str, *, key: str, model: str = "") -> FleetRequest:
+        """Return what a session would take. Raises the error of a faulty request, and `Overloaded` where no
+        replica can answer."""
+        request = await self._ask_any(link.Price(ask=msgspec.json.encode(ask), key=key), model)
         return FleetRequest(request=replace(request, session_id=session_id), key=key)
 
     async def place(self, asked: FleetRequest, tell: Tell) -> ReplicaLink:
@@ -100,8 +108,14 @@ class LiveFleet:
         tracing.record("place", asked.session_id, time.monotonic() - now, replica=here.replica_id)
         return here
 
+    def give_back(self, session_id: str) -> None:
+        """The place of a session that has not come to it, and will not."""
+        if self._runner.expected.pop(session_id, None) is not None:
+            self._runner.carry_out(self._runner.left(session_id, time.monotonic()))
+
     async def find(self, session_id: str, key: str, tell: Tell) -> ReplicaLink:
-        """Where a session is that was live: on a replica, in line to come back, or kept. Raises `UnknownSession`."""
+        """Find where a session is that was live: on a replica, in line to come back, or kept. Raises
+        `UnknownSession`."""
         give_up = time.monotonic() + FIND_S
         while (here := self.link_of(session_id)) is None:
             if any(queued.session_id == session_id for queued in self.policy.waiting(time.monotonic())):
@@ -128,7 +142,9 @@ class LiveFleet:
         give_up = time.monotonic() + FIND_S
         while True:
             for each in self.links.values():
-                if each.report is not None and any(known.view_id == view_id for known in each.report.sessions):
+                if each.report is not None and any(
+                    view_id in (known.view_id, *known.other_views) for known in each.report.sessions
+                ):
                     return each
             if time.monotonic() > give_up:
                 raise UnknownSession("there is no such session; it may have ended")
@@ -147,7 +163,9 @@ class LiveFleet:
 
     def drain(self, replica_id: str) -> None:
         if replica_id not in self._runner.known:
-            raise UnknownSession(f"there is no replica {replica_id}; known: {', '.join(sorted(self._runner.known)) or 'none'}")
+            raise UnknownSession(
+                f"there is no replica {replica_id}; known: {', '.join(sorted(self._runner.known)) or 'none'}"
+            )
         self.notes.note("drain", replica_id, "asked for")
         if self.notes.recorder is not None:
             self.notes.recorder.drained(replica_id, time.monotonic())
@@ -178,7 +196,9 @@ class LiveFleet:
 
     def _check_pool(self, pool: str) -> None:
         if pool not in self.config.replicas:
-            raise ConfigError(f"there are no replicas called {pool}; known: {', '.join(sorted(self.config.replicas))}")
+            raise ConfigError(
+                f"there are no replicas called {pool}; known: {', '.join(sorted(self.config.replicas))}"
+            )
 
     # Replicas come and go
 
@@ -208,7 +228,8 @@ class LiveFleet:
         self._runner.carry_out(self.policy.replica_gone(each.replica_id, time.monotonic()))
 
     def _heard(self, each: ReplicaLink) -> None:
-        report, now = each.report, time.monotonic()
+        report = each.report
+        now = time.monotonic()
         assert report is not None, "called with a report"
         if self.notes.recorder is not None and not report.trouble:
             self.notes.recorder.ready(each.replica_id, report, now)
@@ -224,14 +245,18 @@ class LiveFleet:
         self._runner.starts.settle(report.pool)
         self._runner.known[each.replica_id] = {session.asked.session_id for session in report.sessions}
         self._runner.keys |= {session.asked.session_id: session.asked.key for session in report.sessions}
-        self.notes.note("ready", each.replica_id, f"{report.pool} on {report.node}, {len(report.sessions)} sessions")
+        self.notes.note(
+            "ready", each.replica_id, f"{report.pool} on {report.node}, {len(report.sessions)} sessions"
+        )
         sessions = [session.asked for session in report.sessions]
         self._runner.carry_out(self.policy.replica_ready(report.replica(each.replica_id), now, sessions))
 
     def _compare(self, replica_id: str, report: link.Report, now: float) -> None:
-        """Who has come to it and who has left, since its last report."""
+        """Carry out what follows from the sessions that came to the replica or left it since its last
+        report."""
         named = {session.asked.session_id: session for session in report.sessions}
-        before, self._runner.known[replica_id] = self._runner.known[replica_id], set(named)
+        before = self._runner.known[replica_id]
+        self._runner.known[replica_id] = set(named)
         decisions = self.policy.replica_changed(report.replica(replica_id), now)
         for session_id in before - set(named) - self._runner.moving.keys():
             if self.policy.place_of(session_id) == replica_id:
@@ -239,7 +264,7 @@ class LiveFleet:
         for session_id in set(named) - self._runner.moving.keys():
             if self.policy.place_of(session_id) is None:
                 self._runner.keys[session_id] = named[session_id].asked.key
-                decisions += self.policy.found(named[session_id].asked, replica_id, now)
+                decisions += self.policy.on_session_found(named[session_id].asked, replica_id, now)
             if self.policy.place_of(session_id) == replica_id:
                 self._runner.expected.pop(session_id, None)
             else:
@@ -257,7 +282,7 @@ class LiveFleet:
     def _seated(self, session_id: str, answer: Place | Refused) -> ReplicaLink:
         if isinstance(answer, Refused):
             self._runner.keys.pop(session_id, None)
-            raise Overloaded(answer.reason, fps=answer.fps, can_wait=answer.can_wait)
+            raise Overloaded(answer.reason, fps=answer.fps, can_wait=answer.can_wait, never=answer.never)
         here = self.links.get(answer.replica_id)
         if here is None:
             raise ProtocolBroken("the replica has gone meanwhile; try again")

@@ -1,7 +1,8 @@
-"""A server as one of a fleet: who may come in, what it reports to the gateway, and what it does when the gateway says so.
+"""A server as one of a fleet: who may come in, what it reports to the gateway, and what it does when the
+gateway says so.
 
-It is the ordinary server with a `Membership` (`fleet/membership.py`). It ends with whoever started it: when its standard input
-closes.
+It is the ordinary server with a `Membership` (`fleet/membership.py`). It ends with whoever started it: when
+its standard input closes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import suppress
 
 import msgspec
 from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.types import Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from millstream.core.client_messages import Ask
@@ -23,14 +25,11 @@ from millstream.core.server_messages import MovedMessage
 from millstream.fleet import link
 from millstream.fleet.membership import Membership
 from millstream.fleet.policy.types import FleetRequest
-from millstream.fleet.tickets import TicketGate, issue
-from millstream.server.access.auth import CLOSE_POLICY, Access, Pass, pass_of
+from millstream.fleet.tickets import LINK, SOCKET, TicketGate, issue
+from millstream.server.access.auth import Access, Pass
 from millstream.server.protocol.conversation import hello
 from millstream.server.protocol.endpoints import ServerState, status_of
 from millstream.server.protocol.messages import encode
-from millstream.server.protocol.session_request import request_of
-from millstream.server.sessions import returning
-from millstream.server.sessions.handing_over import give_up, hand_over, release, take_back
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession
 from millstream.server.sessions.viewers import Viewer
@@ -48,22 +47,20 @@ HELD_S = 10.0
 def access_by_ticket(member: Membership) -> Access:
     gate = TicketGate(member.secret, member.replica_id)
 
-    def redeem(text: str) -> Pass:
-        ticket = gate.redeem(text, time.time())
-        return Pass(member.key(ticket.key), ticket.session_id)
+    def redeem(text: str, scope: Scope) -> Pass:
+        method = SOCKET if scope["type"] == "websocket" else scope["method"]
+        ticket = gate.redeem(text, time.time(), method, scope["path"])
+        return Pass(member.key(ticket.key), ticket.session_id, ticket.right == "view", ticket.client)
 
-    return Access(names=None, redeem=redeem, max_connections=100_000)
+    return Access(names=None, redeem=redeem)
 
 
 def routes(member: Membership) -> tuple[BaseRoute, ...]:
     async def serve_link(websocket: WebSocket) -> None:
-        if pass_of(websocket.scope).session_id:  # a client's: the gateway's own are for no session
-            await websocket.close(CLOSE_POLICY)
-            return
         await websocket.accept()
         await _Link(websocket, member).run()
 
-    return (WebSocketRoute(link.PATH, serve_link),)
+    return (WebSocketRoute(LINK, serve_link),)
 
 
 def end_with_parent() -> None:
@@ -81,11 +78,12 @@ class _Link:
     """One gateway's."""
 
     def __init__(self, websocket: WebSocket, member: Membership) -> None:
-        self._websocket, self._member = websocket, member
+        self._websocket = websocket
+        self._member = member
         self._server: ServerState = websocket.app.state.server
         self._hub: SessionHub = self._server.hub
         self._orders: set[asyncio.Task[None]] = set()
-        self._standing: dict[str, asyncio.TimerHandle] = {}
+        self._handed_over: dict[str, asyncio.TimerHandle] = {}
         """Sessions that were handed over, until it is known what becomes of them."""
 
     async def run(self) -> None:
@@ -126,22 +124,24 @@ class _Link:
     async def _do(self, order: link.AnyOrder) -> Request | None:
         match order:
             case link.Price(ask=fields, key=key):
-                ask = msgspec.convert({name: fields[name] for name in fields if name in Ask.__struct_fields__}, Ask)
-                return self._hub.service.table.price(request_of(self._hub, ask, self._member.key(key)))
+                ask = msgspec.json.decode(fields, type=Ask)
+                return self._hub.service.table.price(self._hub.request_asked(ask, self._member.key(key)))
             case link.FindKept(session_id=session_id, key=key):
-                return self._hub.service.table.price(await returning.find_kept(self._hub, session_id, self._member.key(key)))
+                return self._hub.service.table.price(
+                    await self._hub.restorer.find_kept(session_id, self._member.key(key))
+                )
             case link.HandOverSession(session_id=session_id):
                 await self._hand_over(self._of(session_id))
             case link.TakeOver():
                 await self._take_over(order)
             case link.Release(session_id=session_id, url=url, replica_id=replica_id):
-                self._settle(session_id)
+                self._cancel_timer(session_id)
                 self._release(self._of(session_id), url, replica_id)
             case link.GiveUp(session_id=session_id):
-                give_up(self._hub, self._of(session_id))
+                self._of(session_id).give_up()
             case link.TakeBack(session_id=session_id):
-                self._settle(session_id)
-                take_back(self._hub, self._of(session_id))
+                self._cancel_timer(session_id)
+                self._of(session_id).take_back()
         return None
 
     def _of(self, session_id: str) -> LiveSession:
@@ -152,69 +152,83 @@ class _Link:
 
     async def _hand_over(self, live_session: LiveSession) -> None:
         if not live_session.can_move:
-            raise NotAllowed("it is not live, is recorded, moves already, or is watched by somebody who cannot follow")
-        await hand_over(self._hub, live_session)
+            raise NotAllowed(
+                "it is not live, is recorded, moves already, or is watched by somebody who cannot follow"
+            )
+        await live_session.hand_over()
         loop = asyncio.get_running_loop()
-        self._standing[live_session.session_id] = loop.call_later(HELD_S, take_back, self._hub, live_session)
+        self._handed_over[live_session.session_id] = loop.call_later(HELD_S, live_session.take_back)
 
-    def _settle(self, session_id: str) -> None:
-        timer = self._standing.pop(session_id, None)
+    def _cancel_timer(self, session_id: str) -> None:
+        timer = self._handed_over.pop(session_id, None)
         if timer is not None:
             timer.cancel()
 
     async def _take_over(self, order: link.TakeOver) -> None:
-        """Whoever asks hears in time whether it is here: a session that comes later would be in two places."""
+        """Whoever asks hears in time whether it is here: a session that comes later would be in two
+        places."""
         try:
             await asyncio.wait_for(self._live(order), order.patience_s)
         except asyncio.TimeoutError:
             if order.session_id in self._hub.live_sessions:
-                give_up(self._hub, self._hub.live_sessions[order.session_id])
+                self._hub.live_sessions[order.session_id].give_up()
             raise Overloaded("the session was not given its place in time") from None
 
     async def _live(self, order: link.TakeOver) -> None:
         key = self._member.key(order.key)
-        live_session = await returning.attach(self._hub, order.session_id, key, yields=order.yields)
-        while not isinstance(live_session.state, Live):
+        live_session = await self._hub.restorer.attach(order.session_id, key, yields=order.yields)
+        while not isinstance(live_session.status, Live):
             if live_session.ended:
                 raise Overloaded("the session was not given its place")
             await asyncio.sleep(LOOK_S / 5)
 
     def _release(self, live_session: LiveSession, url: str, replica_id: str) -> None:
-        if not live_session.departure.is_open:
+        if not live_session.handoff.is_open:
             raise NotAllowed("it goes on here: nobody said in time what becomes of it")
 
         def moved(viewer: Viewer) -> MovedMessage:
-            name = live_session.session_id if viewer.owner else live_session.view_id
-            key, now = live_session.key.name, time.time()
-            ticket = issue(self._member.secret, session_id=name, replica_id=replica_id, key=key, now=now)
+            ticket = issue(
+                self._member.secret,
+                right="own" if viewer.owner else "view",
+                session_id=live_session.session_id if viewer.owner else live_session.view_id,
+                replica_id=replica_id,
+                key=live_session.key.name,
+                now=time.time(),
+            )
             return MovedMessage(url=url, ticket=ticket)
 
-        release(self._hub, live_session, moved)
+        live_session.move(moved)
 
 
 def report(server: ServerState, member: Membership) -> link.Report:
-    hub, service = server.hub, server.hub.service
-    standing = service.standing()
+    hub = server.hub
+    service = server.hub.service
+    status = service.status()
     return link.Report(
         pool=member.pool,
         node=member.node,
         version=member.version,
-        room=standing.room,
+        room=status.room,
         trouble=service.trouble,
-        chunk_s=list(standing.chunk_s.items()),
+        chunk_s=list(status.chunk_s.items()),
         misses=hub.metrics.num_misses,
         promised=service.metrics().admission.promised or 0.0,
-        sessions=[_session(each, standing.asked[name]) for name, each in hub.live_sessions.items() if name in standing.asked],
+        sessions=[
+            _session(each, status.asked[name])
+            for name, each in hub.live_sessions.items()
+            if name in status.asked
+        ],
         hello=encode(hello(hub.card, server.limits)).encode(),
         pid=os.getpid(),
     )
 
 
 def _session(live_session: LiveSession, asked: Request) -> link.SessionReport:
-    info = live_session.last_info
+    info = live_session.last_chunk
     return link.SessionReport(
         asked=FleetRequest(request=asked, key=live_session.key.name),
         view_id=live_session.view_id,
+        other_views=live_session.other_views,
         can_move=live_session.can_move,
         viewers=len(live_session.viewers),
         chunk=-1 if info is None else info.index,

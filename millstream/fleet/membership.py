@@ -1,4 +1,5 @@
-"""Of which fleet a server is a member, as it is told by a variable of its environment when it is started. Loads no torch."""
+"""Membership of a server in a fleet, passed in an environment variable when the server is started. Loads no
+torch."""
 
 from __future__ import annotations
 
@@ -6,15 +7,18 @@ import os
 
 import msgspec
 
-from millstream.core.errors import ConfigError
-from millstream.server.access.keys import NAMELESS, Key
+from millstream.core.errors import ConfigError, NotAllowed
+from millstream.core.keys import NAMELESS, Key
+from millstream.server.access.budgets import ClientRates
 
 MEMBER = "MILLSTREAM_FLEET_MEMBER"
+RATES = ClientRates(requests=(200.0, 2000.0))
+"""Limits per client address, at the gateway and at each replica; all clients of a proxy share one."""
 
 
 class Membership(msgspec.Struct, frozen=True, kw_only=True):
     secret: bytes
-    """That tickets are signed with."""
+    """Secret that tickets are signed with."""
     replica_id: str
     pool: str
     storage: str
@@ -22,7 +26,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     version: str = ""
     keys: dict[str, Key] = {}
-    """By name; what they are spelled like, the gateway knows."""
+    """Keys by name; their secrets are known to the gateway alone."""
 
     @staticmethod
     def from_environment() -> Membership | None:
@@ -38,4 +42,8 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
         return {MEMBER: msgspec.json.encode(self).decode()}
 
     def key(self, name: str) -> Key:
+        """Return the key of that name. Raises `NotAllowed` for one that was added since this replica was
+        started: its sessions would belong to every client."""
+        if name and name not in self.keys:
+            raise NotAllowed(f"this replica does not know the key {name!r} yet; deploy its replicas anew")
         return self.keys.get(name, NAMELESS)

@@ -1,8 +1,9 @@
-"""A fleet on Ray: replicas are actors in placement groups, the gateway is a deployment of Ray Serve. Nothing else imports Ray.
+"""A fleet on Ray: replicas are actors in placement groups, the gateway is a deployment of Ray Serve. Nothing
+else imports Ray.
 
-Ray restarts what dies, finds nodes with room and keeps the names; here is only what it cannot know: how a replica is started,
-and that a fleet is found by the names of its actors. A replica's actor runs `millstream serve` as a process of its own, which
-has a port of its own and ends with it.
+Ray restarts what dies, finds nodes with room and keeps the names; here is only what it cannot know: how a
+replica is started, and that a fleet is found by the names of its actors. A replica's actor runs `millstream
+serve` as a process of its own, which has a port of its own and ends with it.
 """
 
 from __future__ import annotations
@@ -27,10 +28,18 @@ from millstream.fleet.fleet import LiveFleet
 from millstream.fleet.gateway import create_gateway
 from millstream.fleet.kuberay import PASSING_ON, SECRET_VARIABLE
 from millstream.fleet.replica_link import ReplicaAddress
-from millstream.fleet.replica_server import ReplicaServer, ReplicaStart
+from millstream.fleet.replica_server import ReplicaServer, ReplicaStart, words_place
 from millstream.fleet.tickets import SECRET_BYTES
 from millstream.fleet.watching import standing
 from millstream.server.access.auth import Access, access_for, is_local
+from millstream.server.sessions.shared_files import SharedFiles
+
+HAS_TOKEN = (
+    bool(os.environ.get("RAY_AUTH_TOKEN"))
+    or Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").is_file()
+)
+if HAS_TOKEN:  # before Ray is loaded, which uses a token at an address only where it is told to
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 try:
     import ray
@@ -43,19 +52,27 @@ except ModuleNotFoundError as missing:
 
 NAMESPACE = "millstream"
 APP = "millstream"
+TOKEN = (
+    "its nodes and this one need the same token and RAY_AUTH_MODE=token; make one with `ray get-auth-token "
+    "--generate`, "
+    "copy ~/.ray/auth_token to every node, and start them again (docs/fleet.md)"
+)
 HEAD = "node:__internal_head__"
-"""What Ray calls the node that everything else depends on, and that Serve's proxy is on."""
+"""Ray's name for the node that everything else depends on, and that Serve's proxy is on."""
 PLACED_WITHIN_S = 60.0
 """For Ray to find room for a replica; a cluster that grows by itself may take longer, and is asked again."""
+CONTROLLER = "SERVE_CONTROLLER_ACTOR"
+"""Name of the actor that runs Ray Serve."""
 KNOCK_S = 5.0
 ANSWER_S = 15.0
 """For a replica's actor to say what it knows."""
 OWN_STORE_BYTES = 100 * 2**20
-"""Of a cluster on this machine alone: hardly anything goes through Ray."""
+"""Size of the object store of a cluster on this machine alone: hardly anything goes through Ray."""
 
 
 def connect(address: str | None, *, num_cpus: float = 1.0) -> None:
-    """To a cluster that is there, or to a new one on this machine, of so many processors however many it has."""
+    """To a cluster that is there, or to a new one on this machine, of so many processors however many it
+    has."""
     settings: dict[str, Any] = dict(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     try:
         if address is not None:
@@ -63,12 +80,18 @@ def connect(address: str | None, *, num_cpus: float = 1.0) -> None:
             ray.init(address=address, **settings)
         else:
             os.environ.update({name: value for name, value in PASSING_ON.items() if name not in os.environ})
-            ray.init(include_dashboard=False, num_cpus=num_cpus, object_store_memory=OWN_STORE_BYTES, **settings)
+            ray.init(
+                include_dashboard=False, num_cpus=num_cpus, object_store_memory=OWN_STORE_BYTES, **settings
+            )
     except Exception as error:  # Ray raises bare ones
-        where = address or "this machine"
-        raise ConfigError(
-            f"no Ray cluster at {where}: {str(error).splitlines()[0]}; start one, or leave --address out"
-        ) from None
+        raise ConfigError(no_cluster(address or "this machine", error)) from None
+
+
+def no_cluster(where: str, error: Exception) -> str:
+    said = (str(error).splitlines() or [""])[0]
+    if isinstance(error, ray.exceptions.AuthenticationError) or "token" in said.lower():
+        return f"the Ray cluster at {where} does not let this machine in: {TOKEN}"
+    return f"no Ray cluster at {where}: {said}; start one, or leave --address out"
 
 
 def _knock(address: str) -> None:
@@ -101,15 +124,18 @@ def bring_up(config: FleetConfig) -> str:
 
 
 def application(args: dict[str, str]) -> Any:
-    """What a RayService runs (`fleet/kuberay.py`): the secret is in its environment, the same for every start."""
+    """Return the application that a RayService runs (`fleet/kuberay.py`): the secret is in its environment,
+    the same for every start."""
     text = os.environ.get(SECRET_VARIABLE, "")
     if len(text) < SECRET_BYTES:
-        raise ConfigError(f"{SECRET_VARIABLE} must have {SECRET_BYTES} letters or more; openssl rand -hex 32 makes some")
+        raise ConfigError(
+            f"{SECRET_VARIABLE} must have {SECRET_BYTES} letters or more; openssl rand -hex 32 makes some"
+        )
     return _gateway(read_fleet(Path(args["config"])), text.encode())
 
 
 def current_secret() -> bytes | None:
-    """Of the fleet that runs: its replicas go on with it."""
+    """Return the secret of the running fleet, which its replicas go on with; None if no replica answers."""
     for name in _replica_names():
         try:
             secret: bytes = ray.get(ray.get_actor(name, NAMESPACE).secret.remote(), timeout=ANSWER_S)
@@ -119,22 +145,32 @@ def current_secret() -> bytes | None:
     return None
 
 
-def take_down() -> None:
-    """End the gateway and every replica."""
-    serve.delete(APP)
+def take_down() -> int:
+    """End the gateway and every replica; how many those were. What is gone already is no error."""
+    with suppress(RayServeException, ray.exceptions.RayError):
+        serve.delete(APP)
     names = _replica_names()
     with ThreadPoolExecutor(max(1, len(names))) as pool:  # each may take as long as its server does to stop
         list(pool.map(_end, names))
-    serve.shutdown()
+    with suppress(RayServeException, ray.exceptions.RayError):
+        serve.shutdown()
+    return len(names)
+
+
+def is_up() -> bool:
+    """Return whether a fleet is running that `take_down` would end."""
+    return any(each["name"] == CONTROLLER for each in ray.util.list_named_actors(all_namespaces=True))
 
 
 def ask_gateway(method: str, *args: Any) -> Any:
-    """What the gateway of the fleet that runs answers."""
+    """Return the answer of the running fleet's gateway."""
     try:
         handle = serve.get_app_handle(APP)
         answer = getattr(handle, method).remote(*args).result(timeout_s=30.0)
     except (RayServeException, ray.exceptions.RayActorError, TimeoutError) as error:
-        raise ConfigError(f"no fleet answers here: {str(error).splitlines()[0]}; start one with millstream fleet up") from None
+        raise ConfigError(
+            f"no fleet answers here: {str(error).splitlines()[0]}; start one with millstream fleet up"
+        ) from None
     if isinstance(answer, dict) and "error" in answer:
         raise ConfigError(answer["error"])
     return answer
@@ -142,7 +178,8 @@ def ask_gateway(method: str, *args: Any) -> Any:
 
 @dataclass(eq=False)
 class RayReplicas:
-    """`Replicas` as Ray's named, detached actors: a gateway that is started anew finds them by their names."""
+    """`Replicas` as Ray's named, detached actors: a gateway that is started anew finds them by their
+    names."""
 
     config: FleetConfig
     secret: bytes
@@ -177,7 +214,10 @@ class RayReplicas:
         name = f"replica/{pool}/{secrets.token_hex(4)}"
         self._claimed.add(name)
         group = placement_group(
-            [{"CPU": table.cpus, **({"GPU": table.gpus} if table.gpus else {})}], "STRICT_PACK", name=name, lifetime="detached"
+            [{"CPU": table.cpus, **({"GPU": table.gpus} if table.gpus else {})}],
+            "STRICT_PACK",
+            name=name,
+            lifetime="detached",
         )
         if not await asyncio.to_thread(group.wait, PLACED_WITHIN_S):
             remove_placement_group(group)
@@ -199,7 +239,9 @@ class RayReplicas:
             max_restarts=-1,
             num_cpus=table.cpus,
             num_gpus=table.gpus,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                group, placement_group_capture_child_tasks=True
+            ),
         )
         await asyncio.to_thread(
             lambda: ray.remote(ReplicaServer).options(**options).remote(start, ray.util.get_node_ip_address)
@@ -210,6 +252,21 @@ class RayReplicas:
         if name is not None:
             self._stopping.add(name)
             await asyncio.to_thread(_end, name)
+
+    async def last_words(self, pool: str) -> str:
+        for name in await asyncio.to_thread(_replica_names):
+            if name.split("/")[1] == pool and name in self._claimed:
+                with suppress(
+                    ValueError, ray.exceptions.RayError, asyncio.TimeoutError
+                ):  # it is being started again
+                    actor = await asyncio.to_thread(ray.get_actor, name, NAMESPACE)
+                    return str(await asyncio.wait_for(actor.last_words.remote(), ANSWER_S))
+        storage = storage_of(self.config)
+        with suppress(MillstreamError):
+            found = await asyncio.to_thread(lambda: SharedFiles.at(storage).read_all("starts"))
+            words = found.get(f"{pool}.txt", b"").decode(errors="replace")
+            return f"{words} (all of it: {storage}/{words_place(pool)})" if words else ""
+        return ""
 
     async def _restarting(self, pool: str) -> str | None:
         """An actor of the pool whose server died and that Ray starts again, which nobody counts on yet."""
@@ -222,7 +279,10 @@ class RayReplicas:
     def _no_room(self, pool: str, table: ReplicaTable) -> str:
         free = ray.available_resources()
         has = f"{free.get('CPU', 0):g} processors and {free.get('GPU', 0):g} GPUs are free"
-        return f"no node has room for a replica of {pool}, which takes {table.cpus:g} processors and {table.gpus} GPUs: {has}"
+        return (
+            f"no node has room for a replica of {pool}, which takes {table.cpus:g} processors and "
+            f"{table.gpus} GPUs: {has}"
+        )
 
 
 def _gateway(config: FleetConfig, secret: bytes) -> Any:
@@ -243,7 +303,7 @@ def _gateway(config: FleetConfig, secret: bytes) -> Any:
             return standing(self._fleet)
 
         async def trace(self) -> bytes:
-            """Of what happened since `record`."""
+            """Return the trace of what happened since `record`, as JSON; empty without one."""
             recorder = self._fleet.notes.recorder
             return b"" if recorder is None else msgspec.json.encode(recorder.trace(time.monotonic()))
 
@@ -257,8 +317,13 @@ def _gateway(config: FleetConfig, secret: bytes) -> Any:
                 return {"error": str(error)}
             return {}
 
-    on_head = {"num_cpus": 0, "resources": {HEAD: 0.001}}  # a node that dies does not take the gateway with it
-    settings = dict(num_replicas=1, max_ongoing_requests=100_000, ray_actor_options=on_head, health_check_period_s=2)
+    on_head = {
+        "num_cpus": 0,
+        "resources": {HEAD: 0.001},
+    }  # a node that dies does not take the gateway with it
+    settings = dict(
+        num_replicas=1, max_ongoing_requests=100_000, ray_actor_options=on_head, health_check_period_s=2
+    )
     settings |= dict(graceful_shutdown_timeout_s=5.0, logging_config=dict(enable_access_log=False))
     deployment: Any = serve.deployment(**settings)(serve.ingress()(Gateway))
     return deployment.bind(config, secret, access)
@@ -266,7 +331,11 @@ def _gateway(config: FleetConfig, secret: bytes) -> Any:
 
 def _replica_names() -> list[str]:
     found = ray.util.list_named_actors(all_namespaces=True)
-    return [each["name"] for each in found if each["namespace"] == NAMESPACE and each["name"].startswith("replica/")]
+    return [
+        each["name"]
+        for each in found
+        if each["namespace"] == NAMESPACE and each["name"].startswith("replica/")
+    ]
 
 
 def _end(name: str) -> None:

@@ -1,5 +1,5 @@
-"""What is noted of a fleet that runs: the last events, for those who watch, and a trace (`fleet/trace.py`) while somebody wants
-one, for the simulator to be held against."""
+"""Records of a running fleet: the last events, for display, and on request a trace (`fleet/trace.py`), to
+check the simulator against."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ from millstream.core import tracing
 from millstream.fleet.config import FleetConfig
 from millstream.fleet.link import Report
 from millstream.fleet.policy.types import Answer, Decision, FleetRequest, Place
-from millstream.fleet.trace import Arrival, Deployed, Drained, FleetSeen, FleetTrace, NewChunkTimes, ReplicaLife, Times
+from millstream.fleet.trace import (
+    Arrival,
+    Deployed,
+    Drained,
+    FleetSeen,
+    FleetTrace,
+    NewChunkTimes,
+    ReplicaLife,
+    Times,
+)
 from millstream.serving.admission_types import Refused
 from millstream.serving.chunk_times import Geometry
 
@@ -25,7 +34,9 @@ log = logging.getLogger(__name__)
 
 MAX_ARRIVALS = 100_000
 MAX_EVENTS = 500
-EventKind = Literal["ready", "death", "move", "move failed", "restored", "lost", "start", "start failed", "stop", "drain"]
+EventKind = Literal[
+    "ready", "death", "move", "move failed", "restored", "lost", "start", "start failed", "stop", "drain"
+]
 LABEL = 8
 """Letters of a session's id in logs: too few to steer it with."""
 
@@ -60,7 +71,7 @@ class FleetRecorder:
     _visits: dict[str, _Visit] = field(default_factory=dict)
     _lives: dict[str, ReplicaLife] = field(default_factory=dict)
     _chunk_s: dict[str, list[tuple[Geometry, float]]] = field(default_factory=dict)
-    """What each replica counts on now."""
+    """Chunk times that each replica counts on now."""
     _killed: dict[str, float] = field(default_factory=dict)
     _drains: list[Drained] = field(default_factory=list)
     _deploys: list[Deployed] = field(default_factory=list)
@@ -72,7 +83,7 @@ class FleetRecorder:
     _num_restored: int = 0
     _restored: list[float] = field(default_factory=list)
     _chunks: dict[str, int] = field(default_factory=dict)
-    """The last chunk of each session that a replica told of."""
+    """Last chunk of each session that a replica reported."""
     _coming_back: dict[str, float] = field(default_factory=dict)
     """Sessions whose replica died, and since when they have a new place."""
 
@@ -109,16 +120,19 @@ class FleetRecorder:
                 ready_at=now - self.began,
                 chunk_s=report.chunk_s,
             )
-            self._lives[replica_id], self._chunk_s[replica_id] = life, report.chunk_s
+            self._lives[replica_id] = life
+            self._chunk_s[replica_id] = report.chunk_s
         self._misses[replica_id] = report.misses
         if report.chunk_s != self._chunk_s[replica_id] and len(self._measured) < MAX_ARRIVALS:
             self._chunk_s[replica_id] = report.chunk_s
-            self._measured.append(NewChunkTimes(at=now - self.began, replica_id=replica_id, chunk_s=report.chunk_s))
+            self._measured.append(
+                NewChunkTimes(at=now - self.began, replica_id=replica_id, chunk_s=report.chunk_s)
+            )
         for session in report.sessions:
             self._made(session.asked.session_id, session.chunk, now)
 
     def _made(self, session_id: str, chunk: int, now: float) -> None:
-        """Chunks that are made again after a death are no news."""
+        """Note the session's last chunk. Chunks that are made again after a death do not count."""
         if chunk > self._chunks.get(session_id, -1):
             self._chunks[session_id] = chunk
             if session_id in self._coming_back:
@@ -173,9 +187,13 @@ class FleetRecorder:
         ended = now if visit.ended_at is None else visit.ended_at
         if visit.placed_at is not None:
             return Arrival(at=visit.at - self.began, asked=visit.asked, stay_s=ended - visit.placed_at)
-        stays = [(now if each.ended_at is None else each.ended_at) - (each.placed_at or now) for each in placed]
+        stays = [
+            (now if each.ended_at is None else each.ended_at) - (each.placed_at or now) for each in placed
+        ]
         patience = None if visit.was_refused else ended - visit.at
-        return Arrival(at=visit.at - self.began, asked=visit.asked, stay_s=_mean(stays, 60.0), patience_s=patience)
+        return Arrival(
+            at=visit.at - self.began, asked=visit.asked, stay_s=_mean(stays, 60.0), patience_s=patience
+        )
 
 
 @dataclass(eq=False, slots=True)
@@ -183,9 +201,11 @@ class FleetNotes:
     events: deque[FleetEvent] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     move_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     recorder: FleetRecorder | None = None
-    """While somebody wants a trace."""
+    """Recorder of a trace, while one is asked for."""
 
-    def note(self, kind: EventKind, replica_id: str, words: str, session_id: str = "", seconds: float | None = None) -> None:
+    def note(
+        self, kind: EventKind, replica_id: str, words: str, session_id: str = "", seconds: float | None = None
+    ) -> None:
         event = FleetEvent(time.time(), kind, replica_id, session_id[:LABEL] + words, seconds)
         self.events.append(event)
         if self.recorder is not None:

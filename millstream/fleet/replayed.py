@@ -1,4 +1,5 @@
-"""A recorded fleet on paper: the same people, replicas and kills through the same policy, and how near its numbers come."""
+"""A recorded fleet on paper: the same people, replicas and kills through the same policy, and how near its
+numbers come."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ class Compared:
     @property
     def off(self) -> float:
         """As a share of what was recorded; of nothing, all there is."""
-        return abs(self.simulated - self.recorded) / self.recorded if self.recorded else float(self.simulated != 0)
+        return (
+            abs(self.simulated - self.recorded) / self.recorded
+            if self.recorded
+            else float(self.simulated != 0)
+        )
 
 
 def simulate_trace(trace: FleetTrace) -> FleetOutcome:
@@ -41,7 +46,8 @@ def simulate_trace(trace: FleetTrace) -> FleetOutcome:
 
 
 def compared(trace: FleetTrace, outcome: FleetOutcome) -> list[Compared]:
-    seen, metrics = trace.seen, outcome.metrics
+    seen = trace.seen
+    metrics = outcome.metrics
     pairs: dict[str, tuple[float, float]] = {
         "placed": (metrics.placed, seen.placed),
         "refused": (metrics.refused, seen.refused),
@@ -50,7 +56,10 @@ def compared(trace: FleetTrace, outcome: FleetOutcome) -> list[Compared]:
         "restored": (metrics.restored, seen.restored),
         "chunks late": (outcome.misses, seen.misses),
     }
-    return [Compared(what=what, simulated=simulated, recorded=recorded) for what, (simulated, recorded) in pairs.items()]
+    return [
+        Compared(what=what, simulated=simulated, recorded=recorded)
+        for what, (simulated, recorded) in pairs.items()
+    ]
 
 
 class _Lives:
@@ -63,8 +72,12 @@ class _Lives:
         for pool in trace.pools:
             if pool.name not in self._known:
                 raise TraceError(f"the trace has no replica of {pool.name}: record one that is ready")
-        self._kills = {life.replica_id: life.killed_at for life in trace.replicas if life.killed_at is not None}
-        self._drains, self._measured, self._start_s = trace.drains, trace.measured, trace.times.start_s
+        self._kills = {
+            life.replica_id: life.killed_at for life in trace.replicas if life.killed_at is not None
+        }
+        self._drains = trace.drains
+        self._measured = trace.measured
+        self._start_s = trace.times.start_s
         self._extra = 0
 
     def first(self) -> list[Replica]:
@@ -87,7 +100,9 @@ class _Lives:
                 yield Happening(at=drained.at, replica_id=replica.replica_id, kind="drain")
         for each in self._measured:
             if each.replica_id == replica.replica_id:
-                yield Happening(at=each.at, replica_id=each.replica_id, kind="measured", chunk_s=dict(each.chunk_s))
+                yield Happening(
+                    at=each.at, replica_id=each.replica_id, kind="measured", chunk_s=dict(each.chunk_s)
+                )
 
     def _take(self, life: ReplicaLife) -> Replica:
         self._left.remove(life)

@@ -1,4 +1,5 @@
-"""The gateway's end of a link to one replica (`fleet/link.py`): its last report, orders that are waited for, and its end."""
+"""The gateway's end of a link to one replica (`fleet/link.py`): its last report, orders that are waited for,
+and its end."""
 
 from __future__ import annotations
 
@@ -14,9 +15,16 @@ import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
 from millstream.core.client_messages import ProtocolError
-from millstream.core.errors import MillstreamError, NotKept, Overloaded, ProtocolBroken, UnknownSession
+from millstream.core.errors import (
+    MillstreamError,
+    NotAllowed,
+    NotKept,
+    Overloaded,
+    ProtocolBroken,
+    UnknownSession,
+)
 from millstream.fleet import link
-from millstream.fleet.tickets import issue
+from millstream.fleet.tickets import LINK, Right, issue
 from millstream.serving.admission_types import Request
 
 ORDER_S = 45.0
@@ -59,15 +67,28 @@ class ReplicaLink:
     def is_ready(self) -> bool:
         return self.report is not None and not self.report.trouble
 
-    def ticket(self, session_id: str = "", key: str = "") -> str:
-        """Lets somebody in there; without a session, the gateway itself."""
-        return issue(self.secret, session_id=session_id, replica_id=self.replica_id, key=key, now=time.time())
+    def ticket(
+        self, right: Right, session_id: str = "", *, key: str = "", request: str = "", client: str = ""
+    ) -> str:
+        """Lets a client in there, or the gateway itself; `client` is who the gateway speaks for."""
+        return issue(
+            self.secret,
+            right=right,
+            session_id=session_id,
+            replica_id=self.replica_id,
+            key=key,
+            now=time.time(),
+            request=request,
+            client=client,
+        )
 
     async def run(self) -> str:
         """Listen until the replica is gone; why."""
         try:
-            address = f"{self.address.socket_url(link.PATH)}?ticket={self.ticket()}"
-            async with connect(address, proxy=None, compression=None, max_size=2**26, close_timeout=1.0) as self._socket:
+            address = f"{self.address.socket_url(LINK)}?ticket={self.ticket('link')}"
+            async with connect(
+                address, proxy=None, compression=None, max_size=2**26, close_timeout=1.0
+            ) as self._socket:
                 while True:
                     self._take(await asyncio.wait_for(self._socket.recv(decode=False), SILENT_S))
         except asyncio.TimeoutError:
@@ -109,12 +130,15 @@ class ReplicaLink:
 
 
 async def hand_on(session_id: str, key: str, source: ReplicaLink, target: ReplicaLink) -> None:
-    """Move a session: saved there, restored here, its people told. Whatever goes wrong, it stays in one place."""
+    """Move a session: saved there, restored here, its people told. Whatever goes wrong, it stays in one
+    place."""
     await source.order(link.HandOverSession(session_id=session_id))
     try:
         await target.order(link.TakeOver(session_id=session_id, key=key, patience_s=PLACE_S))
         try:
-            await source.order(link.Release(session_id=session_id, url=target.address.url, replica_id=target.replica_id))
+            await source.order(
+                link.Release(session_id=session_id, url=target.address.url, replica_id=target.replica_id)
+            )
         except MillstreamError:
             await target.order(link.GiveUp(session_id=session_id))
             raise
@@ -124,7 +148,8 @@ async def hand_on(session_id: str, key: str, source: ReplicaLink, target: Replic
 
 
 async def end_copy(session_id: str, here: ReplicaLink) -> None:
-    """Of a session that has its place elsewhere: this replica was taken for dead, or somebody came to it too late."""
+    """End the copy of a session that has its place elsewhere: this replica was taken for dead, or a client
+    came to it too late."""
     with suppress(MillstreamError):  # it may have gone by itself
         await here.order(link.GiveUp(session_id=session_id))
 
@@ -138,4 +163,6 @@ def _raised(done: link.OrderDone) -> MillstreamError:
             return Overloaded(done.error)
         case "not_kept":
             return NotKept(done.error)
+        case "read_only":
+            return NotAllowed(done.error)
     return ProtocolError("bad_message", done.error)

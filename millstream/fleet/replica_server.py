@@ -1,4 +1,5 @@
-"""One replica: `millstream serve` as a process of its own, which has a port of its own and ends with whoever started it.
+"""One replica: `millstream serve` as a process of its own, which has a port of its own and ends with whoever
+started it.
 
 Knows no Ray; `fleet/on_ray.py` makes an actor of it.
 """
@@ -13,17 +14,22 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from millstream.core.errors import MillstreamError
+from millstream.core.files import Draft, sweep
 from millstream.fleet.config import ReplicaTable
 from millstream.fleet.membership import Membership
 from millstream.fleet.replica_link import ReplicaAddress
+from millstream.server.sessions.shared_files import SharedFiles
 
 LAST_WORDS = 2000
-"""Of a server that did not come up."""
-GRACE_S, PAST_GRACE_S = 10.0, 5.0
+"""Letters kept of the error output of a server that did not come up."""
+GRACE_S = 10.0
+PAST_GRACE_S = 5.0
 """For a server to end in where its table says nothing, and from then on until it ends wherever it stands."""
 
 
@@ -77,15 +83,19 @@ def _spelled(options: Mapping[str, Any]) -> list[str]:
 
 
 class ReplicaServer:
-    """The actor: one server's process, from start to end. When that dies, so does the actor, and Ray starts it again."""
+    """The actor: one server's process, from start to end. When that dies, so does the actor, and Ray starts
+    it again."""
 
     def __init__(self, start: ReplicaStart, own_address: Callable[[], str]) -> None:
         self._start = start
         self._replica_id = f"{start.pool}-{secrets.token_hex(3)}"
         self._url = ""
         self._is_told = False
-        """Whether it is to end."""
-        self._data = tempfile.TemporaryDirectory(prefix="millstream-replica-")
+        """True once it is to end."""
+        home = Path(tempfile.gettempdir()) / f"millstream-replicas-{os.getuid()}"
+        home.mkdir(mode=0o700, exist_ok=True)
+        sweep(home)  # of replicas that were killed
+        self._data = Draft(home)
         host = start.host or own_address()
         member = Membership(
             secret=start.secret,
@@ -96,17 +106,18 @@ class ReplicaServer:
             version=start.version,
             keys=dict(start.keys),
         )
-        self._errors = Path(self._data.name) / "errors.txt"
+        self._errors = self._data.path / "errors.txt"
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                start.command(host, Path(self._data.name)),
+                start.command(host, self._data.path),
                 stdin=subprocess.PIPE,  # which closes when this process is no more
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=os.environ | member.environment(),
                 text=True,
             )
-        threading.Thread(target=self._watch, daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
 
     def address(self) -> ReplicaAddress | None:
         """None until it listens."""
@@ -119,29 +130,57 @@ class ReplicaServer:
         return self._start.patience_s
 
     def pid(self) -> int:
-        """Of the server."""
+        """Return the process id of the server."""
         return self._process.pid
 
+    def last_words(self) -> str:
+        """Return the end of its server's error output, and the file and host that have all of it."""
+        words = (
+            self._errors.read_text(errors="replace")[-LAST_WORDS:].strip() if self._errors.exists() else ""
+        )
+        return f"{words or 'it has said nothing yet'} (all of it: {self._errors} on {socket.gethostname()})"
+
     def stop(self) -> None:
-        """End it as a server is ended."""
+        """End it as a server is ended. Nothing of it stays on the node."""
         self._is_told = True
         self._process.terminate()
         try:
             self._process.wait(self._start.patience_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._watcher.join(PAST_GRACE_S)
+        self._data.remove()
 
     def _watch(self) -> None:
         assert self._process.stdout is not None
-        self._url = self._process.stdout.readline().strip()
-        for _ in self._process.stdout:  # so that it never waits to be read
-            pass
+        with self._process.stdout:
+            self._url = self._process.stdout.readline().strip()
+            for _ in self._process.stdout:  # so that it never waits to be read
+                pass
         self._process.wait()
         if self._is_told:
             return
         words = self._errors.read_text(errors="replace")[-LAST_WORDS:].strip()
         print(
-            f"the server of {self._replica_id} has ended with {self._process.returncode}: {words}", file=sys.stderr, flush=True
+            f"the server of {self._replica_id} has ended with {self._process.returncode}: {words}",
+            file=sys.stderr,
+            flush=True,
         )
-        self._data.cleanup()
+        if not self._url:
+            leave_words(self._start, words)
+        self._data.remove()
         os._exit(1)
+
+
+def leave_words(start: ReplicaStart, words: str) -> None:
+    """Why a server did not come up, where the gateway finds it: this node may be another's tomorrow."""
+    with suppress(MillstreamError):
+        SharedFiles.at(start.storage).write(words_place(start.pool), words.encode())
+
+
+def words_place(pool: str) -> str:
+    """In what all servers share."""
+    return f"starts/{pool}.txt"

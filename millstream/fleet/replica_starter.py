@@ -1,4 +1,5 @@
-"""Whoever starts and ends a fleet's servers: Ray (`fleet/on_ray.py`), or a test with processes of its own; and its starts."""
+"""Interface of what starts and ends a fleet's servers: Ray (`fleet/on_ray.py`), or a test with processes of
+its own; and the starts under way."""
 
 from __future__ import annotations
 
@@ -11,18 +12,21 @@ from millstream.fleet.replica_link import ReplicaAddress
 
 class ReplicaStarter(Protocol):
     async def running(self) -> list[ReplicaAddress]:
-        """Those that listen now."""
+        """Return the addresses of replicas that listen now."""
 
     async def start(self, pool: str, version: str) -> None:
-        """One more, which will be among them. Raises where there cannot be one."""
+        """Start one more, which `running` will return. Raises where there cannot be one."""
 
     async def stop(self, replica_id: str) -> None:
-        """End one that nobody needs any more."""
+        """End a replica that is not needed any more."""
+
+    async def last_words(self, pool: str) -> str:
+        """Return the last output, and its file, of a replica of `pool` that does not start; "" if unknown."""
 
 
 @dataclass(eq=False, slots=True)
 class ReplicaStarts:
-    """Those that were asked for and are not ready yet. One of a pool is as good as another."""
+    """Replicas that were asked for and are not ready yet. One of a pool is as good as another."""
 
     _give_up: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """By pool: when each is no longer waited for."""
@@ -31,9 +35,9 @@ class ReplicaStarts:
         self._give_up[pool].append(give_up)
 
     def settle(self, pool: str) -> None:
-        """One of them is ready, or has failed; or one came that nobody had asked for."""
+        """Note that one of them is ready or has failed, or that one came that was not asked for."""
         del self._give_up[pool][:1]
 
     def overdue(self, now: float) -> list[str]:
-        """The pool of each that is."""
+        """Return the pool of each start that is overdue."""
         return [pool for pool, times in self._give_up.items() for give_up in times if now > give_up]

@@ -1,20 +1,29 @@
-"""A fleet on paper: the same policy that runs a real one, with people, machines and deaths that are only events.
+"""A fleet on paper: the same policy that runs a real one, with people, machines and deaths that are only
+events.
 
-Sessions are simulated, chunks are not: a chunk is late where a session stood still longer than its lead (its replica died, or
-its move took too long) and where a replica is slower than what it promised. Everybody's stay counts from their place. Given a
-recorded trace (`fleet/trace.py`) it replays what came in and is held against what came of it. Knows no wall clock; the same
-input gives the same run.
+Sessions are simulated, chunks are not: a chunk is late where a session stood still longer than its lead (its
+replica died, or its move took too long) and where a replica is slower than what it promised. Everybody's stay
+counts from their place. Given a recorded trace (`fleet/trace.py`) it replays what came in and is held against
+what came of it. Knows no wall clock; the same input gives the same run.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from millstream.core.event_queue import EventQueue
 from millstream.fleet.policy.fleet_policy import FleetPolicy
-from millstream.fleet.policy.types import Decision, FleetMetrics, Move, Place, Replica, StartReplica, StopReplica
+from millstream.fleet.policy.types import (
+    Decision,
+    FleetMetrics,
+    Move,
+    Place,
+    Replica,
+    StartReplica,
+    StopReplica,
+)
 from millstream.fleet.trace import Arrival, Times
 from millstream.serving.admission_types import Queued, Refused, Request
 from millstream.serving.chunk_times import Geometry
@@ -22,21 +31,21 @@ from millstream.serving.chunk_times import Geometry
 
 @dataclass(slots=True)
 class FleetOutcome:
-    """What happened."""
+    """Outcome of a simulation."""
 
     metrics: FleetMetrics
     arrived: int
     gave_up: int
-    """Left the line before they had a place."""
+    """Sessions that left the line before they had a place."""
     waits_s: list[float]
-    """Of everybody who was placed, from asking to the place."""
+    """Seconds from asking to the place, of every session that was placed."""
     misses: int
     chunks: float
     stalled_s: float
     most_sessions: int
     most_replicas: int
     timeline: list[tuple[float, int, int, int]]
-    """Now and then: when, sessions with a place, in line, replicas."""
+    """Samples: seconds, sessions with a place, sessions in line, replicas."""
 
     @property
     def stream_hours(self) -> float:
@@ -58,8 +67,8 @@ class FleetOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Happening:
-    """Something that happens to a replica by itself: it is killed, drained, slower by a factor from now on, or says which chunk
-    times it counts on now."""
+    """Something that happens to a replica by itself: it is killed, drained, slower by a factor from now on,
+    or says which chunk times it counts on now."""
 
     at: float
     replica_id: str
@@ -75,7 +84,8 @@ class _Stream:
     lost_at: float | None = None
 
     def lead_s(self, now: float) -> float:
-        """What its viewer has: a chunk comes whenever one has been played, and then it has the whole lead."""
+        """Return the seconds that its viewer has buffered: a chunk comes whenever one has been played, and
+        then it has the whole lead."""
         assert self.placed_at is not None, "nobody watches before there is a place"
         pace = self.arrival.asked.request.pace
         return pace.max_ahead_s - (now - self.placed_at) % pace.media_s
@@ -83,23 +93,26 @@ class _Stream:
 
 @dataclass(slots=True)
 class World:
-    """What the policy does not decide: which replicas a start gives, and what happens to them."""
+    """Events outside the policy's control: which replicas a start gives, and what happens to them."""
 
     start: Callable[[StartReplica, float], tuple[float, Replica]]
-    """When one that is started now is ready, and what it is."""
+    """Time when a replica started now is ready, and that replica."""
     fate: Callable[[Replica, float], Iterable[Happening]] = lambda replica, now: ()
-    """What will happen to one that is ready now."""
+    """Events that await a replica which is ready now."""
     times: Times = field(default_factory=Times)
     sample_s: float = 300.0
 
 
 class FleetSimulation:
-    def __init__(self, policy: FleetPolicy, world: World, arrivals: Iterator[Arrival], *, seconds: float) -> None:
-        self.policy, self.world, self.seconds = policy, world, seconds
+    def __init__(
+        self, policy: FleetPolicy, world: World, arrivals: Iterator[Arrival], *, seconds: float
+    ) -> None:
+        self.policy = policy
+        self.world = world
+        self.seconds = seconds
         self.times = world.times
         self._arrivals = arrivals
-        self._events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
-        self._order = 0
+        self._events = EventQueue()
         self._streams: dict[str, _Stream] = {}
         self._replicas: dict[str, Replica] = {}
         """As they are, whatever they have said."""
@@ -121,12 +134,8 @@ class FleetSimulation:
 
     def run(self) -> FleetOutcome:
         self._next_arrival()
-        self._at(self.times.scale_every_s, self._scale)  # after those who are there from the start
-        while self._events:
-            now, _, handle, subject = heapq.heappop(self._events)
-            if now > self.seconds:
-                break
-            handle(now, *subject)
+        self._events.at(self.times.scale_every_s, self._scale)  # after those who are there from the start
+        self._events.run(self.seconds)
         self.outcome.metrics = self.policy.metrics(self.seconds)
         return self.outcome
 
@@ -137,14 +146,14 @@ class FleetSimulation:
 
     def deploy(self, at: float, pool: str, version: str) -> None:
         """Somebody deploys then."""
-        self._at(at, lambda now: self._follow(now, self.policy.deploy(pool, version, now)))
+        self._events.at(at, lambda now: self._follow(now, self.policy.deploy(pool, version, now)))
 
     # What happens
 
     def _next_arrival(self) -> None:
         arrival = next(self._arrivals, None)
         if arrival is not None:
-            self._at(arrival.at, self._arrive, arrival)
+            self._events.at(arrival.at, self._arrive, arrival)
 
     def _arrive(self, now: float, arrival: Arrival) -> None:
         self._next_arrival()
@@ -157,7 +166,7 @@ class FleetSimulation:
         if isinstance(answer, Queued):
             patience_s = arrival.patience_s
             if patience_s is not None:
-                self._at(now + patience_s, self._give_up, session_id)
+                self._events.at(now + patience_s, self._give_up, session_id)
         else:
             self._follow(now, [answer])
 
@@ -166,12 +175,12 @@ class FleetSimulation:
         if stream is not None and stream.placed_at is None:
             del self._streams[session_id]
             self.outcome.gave_up += 1
-            self._follow(now, self.policy.left(session_id, now))
+            self._follow(now, self.policy.on_session_left(session_id, now))
 
     def _leave(self, now: float, session_id: str) -> None:
         del self._streams[session_id]
         self._placed -= 1
-        self._follow(now, self.policy.left(session_id, now))
+        self._follow(now, self.policy.on_session_left(session_id, now))
 
     def _ready(self, now: float, replica: Replica) -> None:
         self._starting -= 1
@@ -181,7 +190,7 @@ class FleetSimulation:
         self._replicas[replica.replica_id] = replica
         self._count_replicas()
         for happening in self.world.fate(replica, now):
-            self._at(max(now, happening.at), self._happen, happening)
+            self._events.at(max(now, happening.at), self._happen, happening)
         self._follow(now, self.policy.replica_ready(replica, now))
 
     def _happen(self, now: float, happening: Happening) -> None:
@@ -206,7 +215,7 @@ class FleetSimulation:
         slower = {geometry: factor * seconds for geometry, seconds in replica.chunk_s.items()}
         self._replicas[replica.replica_id] = changed = replace(replica, chunk_s=slower)
         (self._slow.add if factor > 1 else self._slow.discard)(replica.replica_id)
-        self._at(now + self.times.scale_every_s, self._report, changed)
+        self._events.at(now + self.times.scale_every_s, self._report, changed)
 
     def _report(self, now: float, replica: Replica) -> None:
         """The policy hears of it a little later."""
@@ -221,12 +230,14 @@ class FleetSimulation:
 
     def _scale(self, now: float) -> None:
         every_s = self.times.scale_every_s
-        self._at(now + every_s, self._scale)
+        self._events.at(now + every_s, self._scale)
         self.outcome.misses += round(every_s * sum(map(self._late_chunks, self._slow)))
         self._follow(now, self.policy.scale(now))
         timeline = self.outcome.timeline
         if not timeline or now - timeline[-1][0] >= self.world.sample_s:
-            timeline.append((now, self._placed, len(self._streams) - self._placed, len(self._replicas) + self._starting))
+            timeline.append(
+                (now, self._placed, len(self._streams) - self._placed, len(self._replicas) + self._starting)
+            )
 
     # What is to be done
 
@@ -235,11 +246,11 @@ class FleetSimulation:
             if isinstance(decision, Place):
                 self._place(now, decision)
             elif isinstance(decision, Move):
-                self._at(now + self.times.move_s, self._moved, decision)
+                self._events.at(now + self.times.move_s, self._moved, decision)
             elif isinstance(decision, StartReplica):
                 self._starting += 1
                 ready_at, replica = self.world.start(decision, now)
-                self._at(ready_at, self._ready, replica)
+                self._events.at(ready_at, self._ready, replica)
                 self._count_replicas()
             elif isinstance(decision, StopReplica):
                 self._forget(decision.replica_id)
@@ -254,7 +265,8 @@ class FleetSimulation:
         stream = self._streams[place.session_id]
         if place.restore:
             assert stream.lost_at is not None, f"{place.session_id} comes back and was not lost"
-            lost_at, stream.lost_at = stream.lost_at, None
+            lost_at = stream.lost_at
+            stream.lost_at = None
             self._stall(now - lost_at + self.times.restore_s - stream.lead_s(lost_at))
             return
         if stream.placed_at is not None:
@@ -265,7 +277,7 @@ class FleetSimulation:
         arrival = stream.arrival
         self.outcome.waits_s.append(now - arrival.at)
         self.outcome.chunks += min(arrival.stay_s, self.seconds - now) / arrival.asked.request.pace.media_s
-        self._at(now + arrival.stay_s, self._leave, place.session_id)
+        self._events.at(now + arrival.stay_s, self._leave, place.session_id)
 
     def _stall(self, seconds: float) -> None:
         """Beyond what the viewer had: one chunk comes late, however late."""
@@ -276,7 +288,11 @@ class FleetSimulation:
     def _late_chunks(self, replica_id: str) -> float:
         """A second, while a replica is too slow for those who are on it: all of theirs."""
         replica = self._replicas.get(replica_id)
-        streams = [self._streams[name].arrival.asked.request for name in self.policy.sessions_on(replica_id)] if replica else []
+        streams = (
+            [self._streams[name].arrival.asked.request for name in self.policy.sessions_on(replica_id)]
+            if replica
+            else []
+        )
         if replica is None or sum(_share(request, replica) for request in streams) <= 1:
             return 0.0
         return sum(1 / request.pace.media_s for request in streams)
@@ -284,10 +300,6 @@ class FleetSimulation:
     def _forget(self, replica_id: str) -> None:
         del self._replicas[replica_id]
         self._slow.discard(replica_id)
-
-    def _at(self, when: float, handle: Callable[..., None], *subject: object) -> None:
-        self._order += 1
-        heapq.heappush(self._events, (when, self._order, handle, subject))
 
 
 def _share(request: Request, replica: Replica) -> float:

@@ -1,7 +1,7 @@
-"""What happened to a real fleet, as a file: what came in, what it went by, and what came of it.
+"""Trace of a real fleet, as a file: what came in, what it went by, and what came of it.
 
-The simulator (`fleet/simulator.py`) is given the first two and is held against the third. JSON; times are seconds since the
-recording began.
+The simulator (`fleet/simulator.py`) is given the first two and is held against the third. JSON; times are
+seconds since the recording began.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     asked: FleetRequest
     stay_s: float
-    """From its place to its end, the picture standing still among it; of one that never had a place, the others' mean."""
+    """From its place to its end, the picture standing still among it; of one that never had a place, the
+    others' mean."""
     patience_s: float | None = None
-    """For how long it would wait in line; None: as long as it takes. Of a recording: how long it did, if it gave up."""
+    """For how long it would wait in line; None: as long as it takes. Of a recording: how long it did, if it
+    gave up."""
 
 
 class ReplicaLife(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +40,7 @@ class ReplicaLife(msgspec.Struct, frozen=True, kw_only=True):
     killed_at: float | None = None
     """When it was noticed dead, if it was killed; replicas that the policy stopped have none."""
     chunk_s: list[tuple[Geometry, float]] = []
-    """What it counted on when it was ready, by geometry; empty where nothing was measured yet."""
+    """Chunk times that it counted on when it was ready, by geometry; empty where nothing was measured yet."""
 
 
 class NewChunkTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +52,7 @@ class NewChunkTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drained(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody asked for it; drains that the policy decided on are not in here."""
+    """A drain that was asked for; drains that the policy decided on are not in here."""
 
     at: float
     replica_id: str
@@ -68,7 +70,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     move_s: float = 1.0
     """From `Move` to `moved`."""
     move_gap_s: float = 0.0
-    """What of it the viewer saw nothing new, beyond the buffered lead."""
+    """Seconds of a move in which the viewer saw nothing new, beyond the buffered lead."""
     restore_s: float = 5.0
     """From the new place of a session whose replica died to its next picture."""
     start_s: float = 60.0
@@ -78,16 +80,16 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """Observed outcome of the recording."""
 
     placed: int = 0
     refused: int = 0
     waits_s: list[float] = []
-    """Of everybody who was placed, from asking to the place; 0 for who did not wait."""
+    """Seconds from asking to the place, of every session that was placed; 0 for one that did not wait."""
     moves: int = 0
     restored: int = 0
     misses: int = 0
-    """Chunks that came late, as people who watch count them: one for a gap, however long."""
+    """Chunks that came late, as viewers count them: one for a gap, however long."""
     stalled_s: float = 0.0
 
 

@@ -1,4 +1,5 @@
-"""Those who wait for a place: each hears its position when that changes, and in the end where it is let in, or why not."""
+"""Clients that wait for a place: each is sent its position when that changes, and in the end where it is let
+in, or why not."""
 
 from __future__ import annotations
 
@@ -10,14 +11,16 @@ from millstream.fleet.policy.types import Place
 from millstream.serving.admission_types import Queued, Refused
 
 Tell = Callable[[Queued], object]
+SAID_AGAIN_S = 5.0
+"""Seconds after which a waiting client gets its place in line again: silence would look like a lost line."""
 
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
     place: asyncio.Future[Place | Refused]
     tell: Tell
-    told: int = 0
-    """Its position when it was told last."""
+    last: Queued | None = None
+    """Latest notice sent to this client."""
 
 
 @dataclass(eq=False, slots=True)
@@ -25,11 +28,15 @@ class Waiters:
     _by_session: dict[str, _Waiter] = field(default_factory=dict)
 
     async def wait(self, session_id: str, tell: Tell, line: Iterable[Queued]) -> Place | Refused:
-        """Until there is an answer. Who asks anew for the same session takes the place of who asked before."""
+        """Wait until there is an answer. A client that asks anew for the same session replaces the one that
+        asked before."""
         waiter = self._by_session[session_id] = _Waiter(asyncio.get_running_loop().create_future(), tell)
         self.tell(line)
         try:
-            return await waiter.place
+            while not (await asyncio.wait({waiter.place}, timeout=SAID_AGAIN_S))[0]:
+                if waiter.last is not None:
+                    tell(waiter.last)
+            return waiter.place.result()
         finally:
             if self._by_session.get(session_id) is waiter:
                 del self._by_session[session_id]
@@ -42,6 +49,6 @@ class Waiters:
     def tell(self, line: Iterable[Queued]) -> None:
         for queued in line:
             waiter = self._by_session.get(queued.session_id)
-            if waiter is not None and waiter.told != queued.position:
-                waiter.told = queued.position
+            if waiter is not None and (waiter.last is None or waiter.last.position != queued.position):
+                waiter.last = queued
                 waiter.tell(queued)

@@ -1,4 +1,5 @@
-"""How a fleet does, for those who watch it: a page's figures, Prometheus, the command line. Reads, and changes nothing."""
+"""State of a fleet, for those who watch it: a page's figures, Prometheus, the command line. Reads, and
+changes nothing."""
 
 from __future__ import annotations
 
@@ -18,8 +19,24 @@ LABEL = 8
 """Letters of a session's id that are shown: too few to steer it with."""
 
 
+FIGURES = ("id", "pool", "state", "promised", "misses", "chunk_ms")
+"""Fields of a replica that a read-only key may see: no address, no session ids."""
+
+
 def status(fleet: LiveFleet) -> bytes:
     return msgspec.json.encode(standing(fleet))
+
+
+def figures(fleet: LiveFleet) -> bytes:
+    """Return the status for a read-only key: nothing that names a machine, a process or a session."""
+    all_of_it = standing(fleet)
+    replicas = [
+        {name: value for name, value in each.items() if name in FIGURES}
+        | {"num_sessions": len(each["sessions"])}
+        for each in all_of_it["replicas"]
+    ]
+    waiting = [{"position": each["position"]} for each in all_of_it["waiting"]]
+    return msgspec.json.encode({"replicas": replicas, "waiting": waiting, "metrics": all_of_it["metrics"]})
 
 
 def standing(fleet: LiveFleet) -> dict[str, Any]:
@@ -47,7 +64,9 @@ def _replica(each: ReplicaLink) -> dict[str, Any]:
         "version": report.version,
         "promised": report.promised,
         "misses": report.misses,
-        "chunk_ms": [{"geometry": str(geometry), "ms": 1000 * seconds} for geometry, seconds in report.chunk_s],
+        "chunk_ms": [
+            {"geometry": str(geometry), "ms": 1000 * seconds} for geometry, seconds in report.chunk_s
+        ],
         "sessions": [
             {
                 "session": session.asked.session_id[:LABEL],
@@ -99,7 +118,9 @@ class _Figures(Collector):
             for pool, figures in metrics.pools.items():
                 family.add_metric([pool], getattr(figures, name))
             yield family
-        yield self._of_replicas("promised_share", "Share of its room that is promised.", lambda report: report.promised)
+        yield self._of_replicas(
+            "promised_share", "Share of its room that is promised.", lambda report: report.promised
+        )
         yield self._of_replicas(
             "chunk_seconds",
             "The longest chunk that it counts on.",
@@ -108,7 +129,9 @@ class _Figures(Collector):
         moves = sorted(self._fleet.notes.move_seconds)
         if moves:
             middle = moves[len(moves) // 2]
-            yield GaugeMetricFamily("millstream_fleet_move_seconds", "Half of the last moves took no longer.", value=middle)
+            yield GaugeMetricFamily(
+                "millstream_fleet_move_seconds", "Half of the last moves took no longer.", value=middle
+            )
 
     def _of_replicas(self, name: str, means: str, read: Any) -> Metric:
         family = GaugeMetricFamily(f"millstream_fleet_replica_{name}", means, labels=["replica", "pool"])

@@ -1,7 +1,7 @@
 """Cuts a chunk off between two model calls: when it has taken too long, or when everything is to stop.
 
-A session whose chunk was cut cannot go on, for its keys and values are half written. A GPU's calls are only queued here, so
-with one it is the host's time that counts.
+A session whose chunk was cut cannot go on, for its keys and values are half written. A GPU's calls are only
+queued here, so with one it is the host's time that counts.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from millstream.core.errors import ChunkCut
 class Brake:
     def __init__(self) -> None:
         self.limit_s = math.inf
-        """What one chunk may take."""
+        """Most seconds that one chunk may take."""
         self._pulled = False
         self._since = 0.0
 
     def pull(self) -> None:
-        """Everything is to stop, from whichever thread this is called."""
+        """Stop everything. May be called from any thread."""
         self._pulled = True
 
     def release(self) -> None:
-        """As at first: nothing is cut."""
-        self._pulled, self.limit_s = False, math.inf
+        """Return to the initial state: nothing is cut."""
+        self._pulled = False
+        self.limit_s = math.inf
 
     def begin(self) -> None:
-        """A chunk begins now."""
+        """Note that a chunk begins now."""
         self._since = time.monotonic()
 
     def check(self) -> None:
-        """Before each model call."""
+        """Raise `ChunkCut` if the chunk is to be cut off. Called before each model call."""
         if self._pulled:
             raise ChunkCut("the server is shutting down")
         took_s = time.monotonic() - self._since

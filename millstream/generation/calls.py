@@ -1,7 +1,8 @@
-"""Gives chunks the model calls they ask for, counted and timed: one after the other, or in turn where the model is a pipeline.
+"""Gives chunks the model calls they ask for, counted and timed: one after the other, or in turn where the
+model is a pipeline.
 
-In turn means that while one chunk's call travels through the stages, another's begins. Every rank of a mesh has the same
-chunks in the same order, hence makes the same calls in the same order.
+In turn means that while one chunk's call travels through the stages, another's begins. Every rank of a mesh
+has the same chunks in the same order, hence makes the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Tally:
+class CallCount:
     """Calls that were asked for."""
 
     calls: int = 0
 
     def count(self, asking: Asking[T]) -> Asking[T]:
-        """The same work, its calls counted."""
+        """Do the same work, and count its calls."""
         given: Tensor | None = None
         while True:
             try:
@@ -47,7 +48,7 @@ class Tally:
 
 @dataclass(slots=True)
 class CallWork(Generic[T]):
-    """What asks for calls, and whose it is."""
+    """Work that asks for calls, and the envelope of its chunk."""
 
     envelope: Envelope
     asking: Asking[T]
@@ -55,10 +56,14 @@ class CallWork(Generic[T]):
     """The answer it waits for; None before the first call, and for one that only leaves keys and values."""
     result: T | None = None
     """There when it has ended."""
+    start: float = 0.0
+    """Time when it was begun, by `time.perf_counter`, where its calls come among others'."""
+    turns_left: int = 0
+    """Turns left, where its calls come among others': one for each call, and one to take the last answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
+class CallDriver:
     """A model, the clock its calls are timed by, and what may cut them off."""
 
     dit: CausalDiT | MeshDiT
@@ -67,11 +72,12 @@ class Answering:
 
     @property
     def takes_turns(self) -> bool:
-        """Whether several chunks are best given apart; otherwise they may as well share their calls."""
+        """True if several chunks are best given their calls in turn; otherwise they may as well share
+        them."""
         return isinstance(self.dit, StagedDiT)
 
     def answer(self, works: Sequence[CallWork[T]]) -> list[T]:
-        """The results of all."""
+        """Answer the calls of all works and return their results."""
         waiting = deque(works)
         while waiting:
             work = waiting.popleft()
@@ -83,7 +89,8 @@ class Answering:
         return [_ended(work) for work in works]
 
     def proceed(self, work: CallWork[T]) -> bool:
-        """Take the answer to the last call and begin the next; False if there is none, and the work has ended."""
+        """Take the answer to the last call and begin the next; False if there is none, and the work has
+        ended."""
         assert work.result is None, f"a chunk of {work.envelope.session_id} has ended already"
         with self.stopwatch.span("step") if work.begun is not None else nullcontext():
             given = None if work.begun is None else work.begun.wait()
@@ -98,7 +105,7 @@ class Answering:
         return True
 
     def drain(self) -> None:
-        """Nothing of these calls is under way any more."""
+        """End all calls, so that none is under way any more."""
         if isinstance(self.dit, StagedDiT):
             self.dit.drain()
 

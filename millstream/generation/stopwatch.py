@@ -1,7 +1,7 @@
 """Times named phases: by the host's clock on a CPU, by device events on a GPU, so that timing never waits.
 
-Always on. Whose work it is (session, chunk, call) is said once per chunk with `attend_to`; the last spans are kept for
-whoever wants to look, the oldest go.
+Always on. The session, chunk and call that spans belong to are set once per chunk with `attend_to`; the last
+spans are kept to be read, the oldest go.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class Stopwatch:
     def __init__(self, device: torch.device, *, rank: int = 0, kept: int = KEPT_SPANS) -> None:
         self.rank = rank
         self.spans: deque[Span] = deque(maxlen=kept)
-        """Those of the past laps and, on a CPU, of this one."""
+        """Spans of the past laps and, on a CPU, of this one."""
         self.annotate = False
-        """Whether a profiler that runs beside is told, too."""
+        """True if spans are reported to a profiler that runs beside, too."""
         self.clock: Callable[[], float] = time.perf_counter
-        """Of the host, in seconds."""
+        """Clock of the host, in seconds."""
         self._on_gpu = device.type == "cuda"
         self._work = NOBODY
         self._phases_ms: dict[tuple[int, str], float] = {}
-        """By call and phase."""
+        """Milliseconds, by call and phase."""
         self._recorded: list[_Recorded] = []
         self._free: list[torch.cuda.Event] = []
-        """Of spans that ended, for new ones: as many as were ever under way at once."""
+        """Events of spans that ended, for new ones: as many as were ever under way at once."""
         self._origin: torch.cuda.Event | None = None
         """Where the device's clock and the host's are held together: a span that has ended, or the first."""
         self._origin_ms = 0.0
@@ -62,7 +62,8 @@ class Stopwatch:
     def span(self, name: str) -> Iterator[None]:
         with torch.profiler.record_function(span_label(name, self._work)) if self.annotate else nullcontext():
             if self._on_gpu:
-                begin, end = self._event(), self._event()
+                begin = self._event()
+                end = self._event()
                 if not self._recorded:
                     self._origin, self._origin_ms = begin, 1e3 * self.clock()
                 begin.record()
@@ -75,9 +76,11 @@ class Stopwatch:
                 self._keep(name, self._work, 1e3 * begun, 1e3 * (self.clock() - begun))
 
     def lap(self, of: Envelope | None = None) -> dict[str, float]:
-        """Milliseconds per phase since the last lap, of all work or of one chunk; what was begun after that chunk goes on.
+        """Return the milliseconds per phase since the last lap, of all work or of one chunk; what was begun
+        after that chunk goes on.
 
-        Waits for the device if the last span that counts has not ended. Chunks before it that nobody asked for are forgotten.
+        Waits for the device if the last span that counts has not ended. Chunks before it that were not asked
+        for are forgotten.
         """
         last = math.inf if of is None else of.call_id
         ended = [span for span in self._recorded if span.work.call <= last]
@@ -87,7 +90,9 @@ class Stopwatch:
             for span in ended:
                 self._keep(span.name, span.work, self._begin_ms(span), span.begin.elapsed_time(span.end))
             self._origin, self._origin_ms = ended[-1].begin, self._begin_ms(ended[-1])
-            self._free += [event for span in ended for event in (span.begin, span.end) if event is not self._origin]
+            self._free += [
+                event for span in ended for event in (span.begin, span.end) if event is not self._origin
+            ]
         phases: dict[str, float] = {}
         for call, name in [key for key in self._phases_ms if key[0] <= last]:
             ms = self._phases_ms.pop((call, name))
@@ -99,7 +104,7 @@ class Stopwatch:
         return self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
 
     def _begin_ms(self, span: _Recorded) -> float:
-        """When it began, by the host's clock."""
+        """Return when it began, in milliseconds of the host's clock."""
         assert self._origin is not None, "a span that was recorded has an origin before it"
         return self._origin_ms + float(self._origin.elapsed_time(span.begin))
 

@@ -1,34 +1,24 @@
-"""Stream batch: one session's chunks at staggered noise levels, so that a single stream keeps a pipeline busy.
+"""Stream batch: one session's chunks at staggered noise levels, so that a single stream keeps a pipeline
+busy.
 
-Approximate: a chunk begins while the one before it is still noisy, and attends to it as it is. `benchmarks/stream_batch.py`
-shows by how much that changes a trained model's pictures. A depth of 1 is the exact stream. Chunks come out `depth` - 1
-later than they go in; whatever changes the session's cache (a cut, another prompt) first ends those under way.
+Approximate: a chunk begins while the one before it is still noisy, and attends to it as it is.
+`benchmarks/stream_batch.py` shows by how much that changes a trained model's pictures. A depth of 1 is the
+exact stream. Chunks come out `depth` - 1 later than they go in; whatever changes the session's cache (a cut,
+another prompt) first ends those under way.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
 
 import torch
 
 from millstream.core.envelope import check_under_way, recompute_calls
-from millstream.generation.answers import CleanLatents, result_of
-from millstream.generation.calls import Answering, CallWork
+from millstream.generation.answers import fingerprint, refused, whole
+from millstream.generation.calls import CallDriver, CallWork
 from millstream.generation.generator import Generator
 from millstream.wire.parcel import Delivery, Parcel
-
-
-@dataclass(slots=True)
-class _Open:
-    """A chunk under way."""
-
-    parcel: Parcel
-    work: CallWork[list[CleanLatents]]
-    begun: float
-    turns_left: int
-    """One for each call, and one to take the last answer."""
 
 
 class StreamBatch:
@@ -38,24 +28,32 @@ class StreamBatch:
         assert depth >= 1, f"a stream batch has a depth of 1 or more, got {depth}"
         self.depth = depth
         self._generator = generator
-        self._answering = Answering(generator.dit, generator.stopwatch, generator.brake)
-        self._open: deque[_Open] = deque()
+        self._answering = CallDriver(generator.dit, generator.stopwatch, generator.brake)
+        self._open: deque[CallWork[list[Delivery]]] = deque()
 
     def push(self, parcel: Parcel) -> list[Delivery]:
-        """Begin a chunk and bring those under way a step further; returns those that are done, oldest first."""
+        """Begin a chunk and bring those under way a step further; returns those that are done, oldest
+        first."""
         envelope = parcel.envelope
         check_under_way(self.depth, window=envelope.window, sink=envelope.sink, frames=envelope.frames)
         changes = envelope.init_cache or envelope.reset_kv or envelope.reset_cross or envelope.recompute
         done = self.flush() if changes else []
         error = self._generator.refusal(parcel)
         if error:
-            return [*done, Delivery(result=result_of(envelope, error, 0, 0.0, 0.0, ""))]
+            return [*done, refused(envelope, error)]
         turns = envelope.expected_calls + 1
-        while self._open and self._open[-1].turns_left > turns:  # a shorter chunk must not end before one that is older
+        while (
+            self._open and self._open[-1].turns_left > turns
+        ):  # a shorter chunk must not end before one that is older
             done += self._round()
-        self._open.append(_Open(parcel, self._generator.staggered(parcel), time.perf_counter(), turns))
+        work = self._generator.staggered(parcel)
+        work.start = time.perf_counter()
+        work.turns_left = turns
+        self._open.append(work)
         self._generator.num_staggered += 1
-        rebuilding = recompute_calls(len(envelope.context_indices), envelope.frames)  # a chunk has its place after these
+        rebuilding = recompute_calls(
+            len(envelope.context_indices), envelope.frames
+        )  # a chunk has its place after these
         staggered = envelope.expected_calls - rebuilding
         for _ in range(rebuilding + -(-staggered // self.depth)):
             done += self._round()
@@ -75,18 +73,19 @@ class StreamBatch:
     @torch.inference_mode()
     def _round(self) -> list[Delivery]:
         """One call for each chunk under way, the oldest first, so that the others see its newest keys."""
-        ended = [chunk for chunk in list(self._open) if not self._answering.proceed(chunk.work)]
-        for chunk in self._open:
-            chunk.turns_left -= 1
-        for chunk in ended:
-            assert self._open[0] is chunk, "an older chunk ends first"
+        ended = [work for work in list(self._open) if not self._answering.proceed(work)]
+        for work in self._open:
+            work.turns_left -= 1
+        for work in ended:
+            assert self._open[0] is work, "an older chunk ends first"
             self._open.popleft()
             assert self._generator.num_staggered > 0, "a staggered chunk ended that was not counted"
             self._generator.num_staggered -= 1
-        return [self._delivery(chunk) for chunk in ended]
+        return [_delivery(work) for work in ended]
 
-    def _delivery(self, chunk: _Open) -> Delivery:
-        assert chunk.work.result is not None, "a chunk that ended has its latents"
-        (made,) = chunk.work.result
-        took_ms = 1000.0 * (time.perf_counter() - chunk.begun)
-        return made.delivery(chunk.parcel.envelope, made.read(), stage1_ms=took_ms, idle_ms=0.0)
+
+def _delivery(work: CallWork[list[Delivery]]) -> Delivery:
+    assert work.result is not None, "a chunk that ended has its latents"
+    (delivery,) = work.result
+    found = fingerprint(delivery)
+    return whole(delivery, found, stage1_ms=1000.0 * (time.perf_counter() - work.start), idle_ms=0.0)

@@ -28,7 +28,9 @@ async def connect_and_leave(url: str, *, connects: int, fps: float | None, until
     opened = visits = 0
     while opened < connects and time.monotonic() < until:
         visit, needs = VISITS[visits % len(VISITS)]
-        begun, visits, opened = time.monotonic(), visits + 1, opened + needs
+        begun = time.monotonic()
+        visits = visits + 1
+        opened = opened + needs
         try:
             await visit(url, fps)
         except ProtocolBroken as error:

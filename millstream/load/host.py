@@ -1,6 +1,7 @@
 """The server as a process: started for a run, watched from outside, stopped after it.
 
-Memory and threads are read from `/proc` where the server is ours; everything else is what it says in its `/metrics`.
+Memory and threads are read from `/proc` where the server is ours; everything else is what it says in its
+`/metrics`.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ class Host:
         """Now; None where the server does not say, or is gone."""
         told = metrics(self.url)
         own = None if self.pid is None else _read_process(self.pid)
-        resident, threads = own or (_whole(told, "process_resident_memory_bytes"), _whole(told, "millstream_threads"))
+        resident, threads = own or (
+            _whole(told, "process_resident_memory_bytes"),
+            _whole(told, "millstream_threads"),
+        )
         if resident is None:
             return None
         return HostReading(
@@ -75,7 +79,8 @@ class Host:
 
 
 class Watch:
-    """Samples a server's memory while a run goes on. Keeps the first, the largest and the last, however long."""
+    """Samples a server's memory while a run goes on. Keeps the first, the largest and the last, however
+    long."""
 
     def __init__(self, read: Callable[[], HostReading | None]) -> None:
         self._read = read
@@ -87,7 +92,8 @@ class Watch:
         reading = await asyncio.to_thread(self._read)
         if reading is None:
             return
-        self._start, self._end = self._start or reading, reading
+        self._start = self._start or reading
+        self._end = reading
         self._peak_bytes = max(self._peak_bytes, reading.resident_bytes)
 
     async def run(self) -> None:
@@ -99,16 +105,29 @@ class Watch:
     def usage(self) -> Usage | None:
         if self._start is None or self._end is None:
             return None
-        assert self._peak_bytes >= self._end.resident_bytes, f"a peak of {self._peak_bytes} bytes below its end"
+        assert self._peak_bytes >= self._end.resident_bytes, (
+            f"a peak of {self._peak_bytes} bytes below its end"
+        )
         return Usage(start=self._start, peak_bytes=self._peak_bytes, end=self._end)
 
 
 @asynccontextmanager
 async def serve(options: Sequence[str]) -> AsyncIterator[Host]:
-    """`millstream serve` with these options, on a free port of this machine, for as long as the block lasts."""
+    """`millstream serve` with these options, on a free port of this machine, for as long as the block
+    lasts."""
     with tempfile.TemporaryDirectory(prefix="millstream-load-") as folder:
         log = Path(folder) / "log"
-        command = [sys.executable, "-m", "millstream", "serve", "--port", "0", "--data", f"{folder}/data", *options]
+        command = [
+            sys.executable,
+            "-m",
+            "millstream",
+            "serve",
+            "--port",
+            "0",
+            "--data",
+            f"{folder}/data",
+            *options,
+        ]
         with log.open("wb") as sink:
             process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True)
         try:

@@ -1,4 +1,5 @@
-"""One scripted person: connects, asks for a session, watches, acts, leaves. One coroutine; it reads while it thinks."""
+"""One scripted person: connects, asks for a session, watches, acts, leaves. One coroutine; it reads while it
+waits between acts."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from millstream.client.chunk import ClientChunk
 from millstream.client.connection import Connection
-from millstream.client.reading import Heard, Pictures
+from millstream.client.reading import Heard
 from millstream.core.client_messages import VERSION, Attach, End, Start, Steer
 from millstream.core.controls import AnyControl, Pause, Resume
 from millstream.core.errors import ProtocolBroken
@@ -18,20 +20,20 @@ from millstream.core.examples import EXAMPLES
 from millstream.core.server_messages import EndedMessage, ErrorMessage, Hello, LiveMessage, ReceiptMessage
 from millstream.load.loopback import open_here
 from millstream.load.record import LoadRecord
-from millstream.load.script import Act, Babble, Doze, Leave, Rest, ScriptedChange, Temper, acts
+from millstream.load.script import Act, Behaviour, Idle, Leave, Rest, ScriptedChange, SendGarbage, acts
 
 ANSWER_S = 15.0
-"""Patience with a server that was asked something."""
+"""Seconds to wait for a server's answer."""
 SHOWING = 2
-"""So many times the promise before the end nobody acts any more: what was asked for last can still show."""
+"""Acts end so many times the promise before the end of the visit, so that the last control can still show."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Visit:
-    """What all people of a run have in common."""
+    """Settings that all people of a run have in common."""
 
     url: str
-    temper: Temper
+    temper: Behaviour
     fps: float | None
     """None: what the server chooses."""
     size: str | None = None
@@ -70,7 +72,7 @@ class Person:
         return self.record
 
     async def _enter(self) -> bool:
-        """Whether there was room."""
+        """Ask for a session, and return whether there was room."""
         asked = time.monotonic()
         prompts = self._prompts or EXAMPLES
         await self._connection.say(
@@ -85,7 +87,9 @@ class Person:
                 wait=False,
             )
         )
-        answer = await self._expect(lambda heard: isinstance(heard, (LiveMessage, ErrorMessage, EndedMessage)), "start")
+        answer = await self._expect(
+            lambda heard: isinstance(heard, (LiveMessage, ErrorMessage, EndedMessage)), "start"
+        )
         if isinstance(answer, ErrorMessage) and answer.code == "refused":
             self.record.refused(answer.message, time.monotonic() - asked)
             return False
@@ -95,7 +99,9 @@ class Person:
 
     async def _play(self) -> None:
         """Think, act, think, act; then watch long enough for the last control to show."""
-        for think_s, act in acts(self._visit.temper, self._prompts, seed=self._visit.seed, person=self._number):
+        for think_s, act in acts(
+            self._visit.temper, self._prompts, seed=self._visit.seed, person=self._number
+        ):
             await self._watch(min(time.monotonic() + think_s, self._visit.until))
             if time.monotonic() >= self._visit.until - SHOWING * self.record.promise_s:
                 break
@@ -110,10 +116,10 @@ class Person:
                 await self._rest(seconds)
             case Leave():
                 await self._leave(act)
-            case Doze(seconds=seconds):
+            case Idle(seconds=seconds):
                 self.record.go_away(time.monotonic())
                 await asyncio.sleep(seconds)
-            case Babble(text=text):
+            case SendGarbage(text=text):
                 self.record.babbled()
                 await self._connection.say_text(text)
 
@@ -138,13 +144,17 @@ class Person:
         self.record.come_back(time.monotonic())
         self.record.reconnects += 1
         await self._connect()
-        await self._connection.say(Attach(version=VERSION, session=self._session, formats=self._visit.temper.formats))
-        answer = await self._expect(lambda heard: isinstance(heard, (LiveMessage, ErrorMessage, EndedMessage)), "attach")
+        await self._connection.say(
+            Attach(version=VERSION, session=self._session, formats=self._visit.temper.formats)
+        )
+        answer = await self._expect(
+            lambda heard: isinstance(heard, (LiveMessage, ErrorMessage, EndedMessage)), "attach"
+        )
         if not isinstance(answer, LiveMessage):
             raise ProtocolBroken(f"attach was answered by {answer}")
 
     async def _go(self) -> None:
-        """The goodbye is not measured."""
+        """End the session. This is not measured."""
         self.record.clock.halt(time.monotonic())
         await self._connection.say(End())
         await self._expect(lambda heard: isinstance(heard, EndedMessage), "stop")
@@ -172,7 +182,7 @@ class Person:
 
     def _take(self, heard: Heard) -> None:
         match heard:
-            case Pictures(header=header):
+            case ClientChunk(header=header):
                 self.record.chunk(header, time.monotonic())
             case ReceiptMessage(control_id=control_id, state="applied") if control_id == self._pausing:
                 self.record.clock.halt(time.monotonic())

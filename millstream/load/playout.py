@@ -1,11 +1,13 @@
-"""A viewer's picture as time passes: it plays at its frame rate from the first frame and stands still when it runs dry.
+"""A viewer's picture as time passes: it plays at its frame rate from the first frame and stands still when it
+runs dry.
 
-Pure arithmetic; seconds of some clock come in as arguments. This is the harness's own model and shares nothing with the
-server's, so that one can be held against the other. Since the first frame every second is one of four kinds:
+Pure arithmetic; seconds of some clock come in as arguments. This is the harness's own model and shares
+nothing with the server's, so that one can be held against the other. Since the first frame every second is
+one of four kinds:
 
     played     the picture moved
-    stalled    it should have moved and did not: the next chunk had not come, or had come without pictures
-    forgiven   it did not move, through the viewer's own doing: what was sent while the viewer was away is lost
+    stalled    it should have moved and did not: the next chunk had not come, or came without pictures
+    forgiven   it did not move, through the viewer's own doing: what was sent while it was away is lost
     halted     the viewer had paused, was away or did not look
 """
 
@@ -38,9 +40,10 @@ class WatchedPlayout:
     _halted_at: float | None = None
 
     def arrive(self, now: float, frames: int, fps: float, *, pictures: bool = True) -> float:
-        """A chunk is here; answers when its first frame is shown."""
+        """Add a chunk that has come, and return when its first frame is shown."""
         assert frames > 0, f"a chunk has 1 frame or more, got {frames}"
-        time, gained = self._viewer_time(now), frames / fps
+        time = self._viewer_time(now)
+        gained = frames / fps
         if self._dry_at is None:
             self._dry_at = time
         late = time - self._dry_at
@@ -55,14 +58,16 @@ class WatchedPlayout:
         return shown_at
 
     def forgive(self, seconds: float) -> None:
-        """Of the stalls to come, so many seconds are not the server's doing."""
+        """Forgive so many seconds of the stalls to come: they are not the server's doing."""
         assert seconds >= 0, f"cannot forgive {seconds} s"
         self._forgivable_s += seconds
 
     def skip(self, now: float, *, to_ahead_s: float) -> float:
-        """Jump forward until no more than this waits to be played, as who has fallen behind does; answers by how much.
+        """Jump forward until no more than `to_ahead_s` waits to be played, as a viewer that has fallen behind
+        does, and return the seconds skipped.
 
-        Media without pictures counts as stalled even where it is jumped over: it was not there when it was due.
+        Media without pictures counts as stalled even where it is jumped over: it was not there when it was
+        due.
         """
         skipped = max(0.0, self.ahead_s(now) - to_ahead_s)
         if self._dry_at is not None:
@@ -79,7 +84,8 @@ class WatchedPlayout:
         """Go on as if no time had passed since the halt. While not halted: nothing."""
         if self._halted_at is None:
             return
-        passed, self._halted_at = now - self._halted_at, None
+        passed = now - self._halted_at
+        self._halted_at = None
         assert passed >= 0, f"time went back by {-passed} s"
         if self._dry_at is not None:
             self._dry_at += passed
@@ -102,7 +108,8 @@ class WatchedPlayout:
 
     def continuity(self, now: float) -> float | None:
         """Share of played in played and stalled; None before the first frame."""
-        played, stalled = self.played_s(now), self.stalled_s(now)
+        played = self.played_s(now)
+        stalled = self.stalled_s(now)
         return None if self._dry_at is None else played / (played + stalled) if stalled else 1.0
 
     def _catch_up(self, late: float) -> None:

@@ -1,7 +1,7 @@
-"""What one person saw of the server, gathered message by message and summed up at the end.
+"""Observations of one person, gathered message by message and summed up at the end.
 
-Lists hold one number a chunk or a control, so a run's length bounds them; errors beyond `MAX_ERRORS` are only counted.
-Seconds of a monotonic clock come in as arguments; knows no socket.
+Lists hold one number a chunk or a control, so a run's length bounds them; errors beyond `MAX_ERRORS` are only
+counted. Seconds of a monotonic clock come in as arguments; knows no socket.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from millstream.load.summary import Summary, summarise
 
 MAX_ERRORS = 20
 BURST = 0.5
-"""Chunks that come closer together than this share of what they play are filling the lead, after a start or a halt."""
+"""Chunks that come closer together than this share of what they play are filling the lead, after a start or a
+halt."""
 
 Outcome = Literal["played", "refused", "failed"]
 
@@ -35,7 +36,7 @@ class Samples:
     resume_s: list[float] = field(default_factory=list)
     """From coming back to the next picture."""
     refusal_s: list[float] = field(default_factory=list)
-    """From asking for a session to being told that there is none."""
+    """From asking for a session to the refusal."""
 
     def add(self, other: Samples) -> None:
         for name in self.__slots__:
@@ -52,22 +53,23 @@ class PersonResult:
     reason: str
     """Why refused or failed."""
     continuity: float | None
-    """played / (played + stalled); None for who never saw a picture."""
+    """played / (played + stalled); None for a person who never saw a picture."""
     played_s: float
     stalled_s: float
     halted_s: float
     forgiven_s: float
     skipped_s: float
-    """Left out to be live again after having read too slowly."""
+    """Seconds left out to be live again after having read too slowly."""
     chunks: int
     misses: int
     blank_chunks: int
-    """Came without pictures because this person read too slowly."""
+    """Chunks that came without pictures because this person read too slowly."""
     model_s: float
-    """What the server says that these chunks took to make."""
+    """Seconds that these chunks took to make, as reported by the server."""
     controls: int
     interrupted: int
-    """Controls after which the person paused, left or dozed before they showed: they say nothing of latency."""
+    """Controls after which the person paused, left or dozed before they showed: they say nothing of
+    latency."""
     unanswered: int
     """Controls that never showed though the person waited."""
     reconnects: int
@@ -93,7 +95,7 @@ class LoadRecord:
         self._chunks = 0
         self._blank_chunks = 0
         self._chunk_s = 0.0
-        """What the longest chunk plays."""
+        """Seconds that the longest chunk plays."""
         self._model_s = 0.0
         self._controls = 0
         self._interrupted = 0
@@ -124,11 +126,13 @@ class LoadRecord:
         self._connected_at = now
 
     def refused(self, reason: str, seconds: float) -> None:
-        self.outcome, self.reason = "refused", reason
+        self.outcome = "refused"
+        self.reason = reason
         self.samples.refusal_s.append(seconds)
 
     def failed(self, reason: str) -> None:
-        self.outcome, self.reason = "failed", reason
+        self.outcome = "failed"
+        self.reason = reason
         self.error(reason)
 
     def steered(self, control_id: str, now: float) -> None:
@@ -151,10 +155,12 @@ class LoadRecord:
             self._errors.append(line)
 
     def interrupt(self) -> None:
-        """The person does something that delays the picture: what was asked for before says nothing of latency."""
+        """The person does something that delays the picture: what was asked for before says nothing of
+        latency."""
         self._interrupted += len(self._waiting)
         self._waiting.clear()
-        self._last_arrival, self._filling = None, True
+        self._last_arrival = None
+        self._filling = True
 
     def go_away(self, now: float) -> None:
         """Until the next picture after coming back, nothing is held against the server's clock."""
@@ -179,7 +185,9 @@ class LoadRecord:
         if self._away:
             return
         shown_at = self.clock.arrive(now, header.frames, header.fps, pictures=pictures)
-        if self.clock.ahead_s(now) > self.promise_s:  # read late, not sent early: a live viewer jumps to what is now
+        if (
+            self.clock.ahead_s(now) > self.promise_s
+        ):  # read late, not sent early: a live viewer jumps to what is now
             shown_at = max(now, shown_at - self.clock.skip(now, to_ahead_s=self.lead_s))
         self._measure_jitter(header, now)
         for receipt in header.receipts:
@@ -190,7 +198,9 @@ class LoadRecord:
 
     def result(self, now: float) -> PersonResult:
         settled = self._controls - self._interrupted - len(self._waiting)
-        assert settled >= 0, f"{self._controls} controls were sent, {self._interrupted} interrupted, {len(self._waiting)} wait"
+        assert settled >= 0, (
+            f"{self._controls} controls were sent, {self._interrupted} interrupted, {len(self._waiting)} wait"
+        )
         assert self._rebukes <= self._nonsense, f"{self._rebukes} rebukes for {self._nonsense} times nonsense"
         return PersonResult(
             person=self.person,
@@ -218,11 +228,15 @@ class LoadRecord:
         )
 
     def _continues(self, header: ChunkHeader) -> bool:
-        """Whether it is new. Who was away may be shown the last chunk again, and may have lost what was sent to nobody."""
-        due, rounding = self._next_media_s, 0.5 / header.fps
+        """Return whether the chunk is new. After an absence the last chunk may come again, and chunks sent
+        meanwhile may be lost."""
+        due = self._next_media_s
+        rounding = 0.5 / header.fps
         gap = header.media_s - due
         if abs(gap) > rounding and not self._away:
-            self.error(f"chunk {header.index} begins at {header.media_s:.3f} s of media where {due:.3f} s was due")
+            self.error(
+                f"chunk {header.index} begins at {header.media_s:.3f} s of media where {due:.3f} s was due"
+            )
         if gap < -rounding:
             return False
         if gap > rounding and self._away:
@@ -245,10 +259,12 @@ class LoadRecord:
 
     def _measure_jitter(self, header: ChunkHeader, now: float) -> None:
         """From the second chunk on that comes at its pace: there is none in a lead that fills."""
-        last, self._last_arrival = self._last_arrival, (now, header.media_s)
+        last = self._last_arrival
+        self._last_arrival = (now, header.media_s)
         if last is None:
             return
-        passed, media_s = now - last[0], header.media_s - last[1]
+        passed = now - last[0]
+        media_s = header.media_s - last[1]
         if not self._filling:
             self.samples.jitter_s.append(abs(passed - media_s))
         self._filling = self._filling and passed < BURST * media_s

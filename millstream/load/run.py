@@ -1,4 +1,5 @@
-"""A load run: people at a server for a while, then many short visits; what they saw, and what the server held."""
+"""A load run: people at a server for a while, then many short visits; what they observed, and the server's
+memory, threads and tasks."""
 
 from __future__ import annotations
 
@@ -19,9 +20,11 @@ from millstream.load.record import PersonResult, Samples
 from millstream.load.script import temper
 from millstream.load.summary import Summary
 
-MAX_SESSIONS, MAX_SECONDS, MAX_CONNECTS = 64, 3600.0, 1000
+MAX_SESSIONS = 64
+MAX_SECONDS = 3600.0
+MAX_CONNECTS = 1000
 ARRIVAL_S = 1.0
-"""People come within so much of each other."""
+"""Seconds within which all people come."""
 WARM_CONNECTS = 20
 """Short visits before memory is compared: what only the first ones take is not growth."""
 SETTLE_S = 2.0
@@ -33,7 +36,7 @@ class LoadRequest:
     sessions: int = 4
     seconds: float = 60.0
     fps: float | None = None
-    """What each asks for, and no less; None: what the server chooses."""
+    """Rate that each asks for, and no less; None: as the server chooses."""
     size: str | None = None
     """HEIGHTxWIDTH; None: as the server has it."""
     script: str = "calm"
@@ -77,7 +80,7 @@ async def run_load(request: LoadRequest) -> LoadResult:
 
 
 async def put_load(host: Host, request: LoadRequest) -> LoadResult:
-    """The same on a server that is there already; `url` and `server_options` are not looked at."""
+    """Run the load on a server that is there already; `url` and `server_options` are ignored."""
     watch = Watch(host.read)
     async with _watching(watch):
         people = await _visit(host, request)
@@ -87,7 +90,11 @@ async def put_load(host: Host, request: LoadRequest) -> LoadResult:
     results = tuple(person.record.result(time.monotonic()) for person in people)
     connects, usage = await put_connects(host, request) if request.connects else (None, None)
     return LoadResult(
-        people=results, everybody=samples.summaries(), server=watch.usage(), connects=connects, after_connects=usage
+        people=results,
+        everybody=samples.summaries(),
+        server=watch.usage(),
+        connects=connects,
+        after_connects=usage,
     )
 
 
@@ -114,7 +121,9 @@ async def _visit(host: Host, request: LoadRequest) -> list[Person]:
 async def put_connects(host: Host, request: LoadRequest) -> tuple[ConnectsResult, Usage | None]:
     """Short visits alone, and what they did to the server's memory."""
     until = time.monotonic() + MAX_SECONDS
-    await connect_and_leave(host.url, connects=min(WARM_CONNECTS, request.connects), fps=request.fps, until=until)
+    await connect_and_leave(
+        host.url, connects=min(WARM_CONNECTS, request.connects), fps=request.fps, until=until
+    )
     await asyncio.sleep(SETTLE_S)
     watch = Watch(host.read)
     async with _watching(watch):

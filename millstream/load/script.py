@@ -1,7 +1,7 @@
-"""What scripted people do: a seeded, endless sequence of acts, with pauses for thought in between.
+"""Script of a person: a seeded, endless sequence of acts, with pauses for thought in between.
 
-Acts are dealt from a shuffled deck, deck after deck, so that even a short run has some of each. Pure data: `person.py`
-performs them.
+Acts are dealt from a shuffled deck, deck after deck, so that even a short run has some of each. Pure data:
+`person.py` performs them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from millstream.core.controls import AnyControl, Cut, SetPrompt, SetSeed, Switch
 from millstream.core.errors import ConfigError
 from millstream.core.examples import EXAMPLES
 
-NONSENSE = ("{", "[]", '"hello"', '{"type": "sing"}', '{"type": "ping", "t": "now"}', '{"type": "control", "control": 7}')
+NONSENSE = (
+    "{",
+    "[]",
+    '"hello"',
+    '{"type": "sing"}',
+    '{"type": "ping", "t": "now"}',
+    '{"type": "control", "control": 7}',
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,20 +48,20 @@ class Leave:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Doze:
+class Idle:
     """Stay connected and read nothing."""
 
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Babble:
-    """Say something that the protocol does not know."""
+class SendGarbage:
+    """Send something that the protocol does not know."""
 
     text: str
 
 
-Act = ScriptedChange | Rest | Leave | Doze | Babble
+Act = ScriptedChange | Rest | Leave | Idle | SendGarbage
 Deal = Callable[[random.Random, Sequence[str]], Act]
 """Makes one card's act from chance and the prompts there are."""
 
@@ -86,18 +93,18 @@ def _vanish(chance: random.Random, prompts: Sequence[str]) -> Act:
 
 
 def _doze(chance: random.Random, prompts: Sequence[str]) -> Act:
-    return Doze(seconds=chance.uniform(1.0, 4.0))
+    return Idle(seconds=chance.uniform(1.0, 4.0))
 
 
 def _babble(chance: random.Random, prompts: Sequence[str]) -> Act:
-    return Babble(text=chance.choice(NONSENSE))
+    return SendGarbage(text=chance.choice(NONSENSE))
 
 
 SWITCHES: tuple[Deal, ...] = (_switch("recompute"), _switch("blend"), _switch("keep"), _switch("cut"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Temper:
+class Behaviour:
     """A kind of person."""
 
     think_s: tuple[float, float]
@@ -105,13 +112,13 @@ class Temper:
     deck: tuple[Deal, ...] = field(repr=False)
     formats: tuple[str, ...] = ("webp", "jpeg")
     small_buffers: bool = False
-    """Whether the server is to feel it at once when this person does not read."""
+    """True if the server is to notice at once when this person does not read."""
 
 
 TEMPERS = {
-    "calm": Temper(think_s=(2.0, 5.0), deck=(*SWITCHES, _cut, _rest)),
-    "busy": Temper(think_s=(0.3, 1.5), deck=(*SWITCHES, *SWITCHES, _cut, _seed, _rest, _step_out)),
-    "rude": Temper(
+    "calm": Behaviour(think_s=(2.0, 5.0), deck=(*SWITCHES, _cut, _rest)),
+    "busy": Behaviour(think_s=(0.3, 1.5), deck=(*SWITCHES, *SWITCHES, _cut, _seed, _rest, _step_out)),
+    "rude": Behaviour(
         think_s=(0.1, 1.0),
         deck=(*SWITCHES, _cut, _seed, _rest, _step_out, _vanish, _vanish, _doze, _doze, _babble),
         formats=("raw",),
@@ -120,13 +127,13 @@ TEMPERS = {
 }
 
 
-def temper(name: str) -> Temper:
+def temper(name: str) -> Behaviour:
     if name not in TEMPERS:
         raise ConfigError(f"there is no script {name!r}; there are {', '.join(TEMPERS)}")
     return TEMPERS[name]
 
 
-def acts(temper: Temper, prompts: Sequence[str], *, seed: int, person: int) -> Iterator[tuple[float, Act]]:
+def acts(temper: Behaviour, prompts: Sequence[str], *, seed: int, person: int) -> Iterator[tuple[float, Act]]:
     """Seconds of thought, then an act; without end, and the same for the same seed and person."""
     chance = random.Random(f"{seed}/{person}")
     while True:

@@ -1,4 +1,5 @@
-"""Somebody who only looks: no script, no clock. Each answer is waited for, and an unexpected one is an error."""
+"""Somebody who only looks: no script, no clock. Each answer is waited for, and an unexpected one is an
+error."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ import time
 from types import TracebackType
 from typing import TypeVar
 
+from millstream.client.chunk import ClientChunk
 from millstream.client.connection import Connection
-from millstream.client.reading import Pictures
 from millstream.core.client_messages import VERSION, Attach, End, Start
 from millstream.core.errors import ProtocolBroken
 from millstream.core.examples import DEFAULT_PROMPT
@@ -18,7 +19,7 @@ from millstream.load.loopback import open_here
 PATIENCE_S = 30.0
 _seeds = itertools.count()
 """One each: a server makes chunks once for sessions that begin alike, which strangers do not."""
-Answer = TypeVar("Answer", Hello, LiveMessage, EndedMessage, Pictures)
+Answer = TypeVar("Answer", Hello, LiveMessage, EndedMessage, ClientChunk)
 
 
 class Visitor:
@@ -46,7 +47,8 @@ class Visitor:
             await self._connection.close()
 
     async def ask(self, *, fps: float | None, lead_s: float | None = None) -> str:
-        """For a session, and be live with it. Raises `VisitRefused` when there is no room for that frame rate."""
+        """For a session, and be live with it. Raises `VisitRefused` when there is no room for that frame
+        rate."""
         await self._connection.say(
             Start(
                 version=VERSION,
@@ -67,7 +69,7 @@ class Visitor:
 
     async def next_chunk(self) -> ChunkHeader:
         assert self._live, "pictures are for who has a session"
-        return (await self._hear(Pictures)).header
+        return (await self._hear(ClientChunk)).header
 
     async def vanish(self) -> None:
         """Without a goodbye; the session is left standing."""
@@ -85,7 +87,9 @@ class Visitor:
             if isinstance(heard, wanted):
                 return heard
             if isinstance(heard, ErrorMessage):
-                raise (VisitRefused if heard.code == "refused" else ProtocolBroken)(f"{heard.code}: {heard.message}")
+                raise (VisitRefused if heard.code == "refused" else ProtocolBroken)(
+                    f"{heard.code}: {heard.message}"
+                )
             if isinstance(heard, EndedMessage):
                 raise ProtocolBroken(f"the session ended unasked: {heard.cause}, {heard.reason}")
         raise ProtocolBroken(f"no {wanted.__name__} within {PATIENCE_S:g} s")

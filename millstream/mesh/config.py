@@ -1,4 +1,4 @@
-"""What all ranks of one mesh are told."""
+"""Configuration that all ranks of one mesh receive."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from millstream.core.speed import of_generator
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeshConfig(EngineConfig):
-    """The engine's, as its ranks need it: its device is a type, of which each takes the one that the topology gives it, and of
-    its speed-ups it has those of the generator; pictures are the front's."""
+    """The engine's configuration, as its ranks need it. Its device is a type, of which each rank takes the
+    one that the topology assigns to it. Of its speed-ups it has those of the generator; pictures are the
+    front's."""
 
     threads: int
     """CPU threads of one rank of the mesh."""
     front_s: float = 0.0
-    """Seconds of the leader's device that the front takes for its pictures, for every model call; 0 where it has its own. Only
-    the front's word counts."""
+    """Seconds of the leader's device that the front takes for its pictures, for every model call; 0 where it
+    has its own. Only the front's value counts."""
     reports: Path = Path("out/hangs")
     """Folder for what is written down before a mesh that hangs is killed."""
 
     @classmethod
-    def of(cls, engine: EngineConfig, device: torch.device, dtype: torch.dtype, *, front_s: float = 0.0) -> MeshConfig:
-        """For this machine: the ranks of a mesh share its threads."""
+    def of(
+        cls, engine: EngineConfig, device: torch.device, dtype: torch.dtype, *, front_s: float = 0.0
+    ) -> MeshConfig:
+        """Return the configuration for this machine: the ranks of a mesh share its threads."""
         shared = {each.name: getattr(engine, each.name) for each in fields(EngineConfig)}
         own = dict(
             device=device.type,

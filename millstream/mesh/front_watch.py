@@ -1,8 +1,8 @@
-"""The front's eye on its mesh: says that the front lives, and sees who does not.
+"""The front's watch over its mesh: posts that the front lives, and finds ranks that do not.
 
-A rank whose process is gone, that has been silent for the window, or that works on one chunk for too long, is the end of the
-whole mesh: the others wait for it. Of a mesh that hangs, every rank is asked what it is doing. Then the mesh is said to be
-lost, wherever it was: at work, at rest or about to begin.
+A rank whose process is gone, that has been silent for the window, or that works on one chunk for too long, is
+the end of the whole mesh: the others wait for it. Of a mesh that hangs, every rank is asked what it is doing.
+Then the mesh is declared lost, wherever it was: at work, at rest or about to begin.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.05
 GATHER_S = 0.3
-"""For the others' words, once one has gone: the one who knows why may be a moment later. Of a rank that was killed while the
-mesh was at rest, nobody knows more."""
+"""Seconds to wait for the other ranks' reasons, once one has gone: the rank that knows why may post it a
+moment later. Of a rank that was killed while the mesh was at rest, no other knows more."""
 KNOWN_S = 3.0
-"""At most, for the watch to find out why the link has failed; only an overloaded machine needs more than `GATHER_S`."""
+"""Most seconds that the watch may take to find out why the link has failed; only an overloaded machine needs
+more than `GATHER_S`."""
 
 
 class FrontWatch:
@@ -41,14 +42,18 @@ class FrontWatch:
         *,
         lost: Callable[[MeshLost], None],
     ) -> None:
-        """`rank_processes` are those on this machine, None where somebody else starts them. `lost` is called once; then there
-        is nothing left to watch."""
+        """`rank_processes` are those on this machine, None where they are started from elsewhere. `lost` is
+        called once; then there is nothing left to watch."""
         self.waiting_since: Callable[[], float | None] = lambda: None
         """Since when, by `time.monotonic`, the mesh owes an answer."""
-        self._config, self._rendezvous, self._rank_processes, self._lost = config, rendezvous, rank_processes, lost
+        self._config = config
+        self._rendezvous = rendezvous
+        self._rank_processes = rank_processes
+        self._lost = lost
         self._problem: MeshLost | None = None
-        self._stopped, self._decided = threading.Event(), threading.Event()
-        """Not to look any more; the problem is known, or nobody looks for it."""
+        self._stopped = threading.Event()
+        self._decided = threading.Event()
+        """Set when the watch ends: the problem is known, or no longer looked for."""
         self._beats: dict[int, tuple[object, float]] = {}
         self._ranks = config.topology.mesh_ranks
         self._thread = threading.Thread(target=self._run, name="millstream-watch", daemon=True)
@@ -62,7 +67,7 @@ class FrontWatch:
         self._thread.join()
 
     def why(self, symptom: str) -> MeshLost:
-        """The best reason there is for what the link has noticed."""
+        """Return the best reason there is for what the link has noticed."""
         self._decided.wait(KNOWN_S)
         return self._problem or MeshLost(symptom, from_outside=self._rank_processes is None)
 
@@ -79,14 +84,14 @@ class FrontWatch:
             self._lost(self._problem)
 
     def _paused(self) -> bool:
-        """A tick, unless a process ends before. Whether there is nothing to look at any more."""
+        """Wait a tick, unless a process ends before. Return whether there is nothing to watch any more."""
         if self._rank_processes is None:
             return self._stopped.wait(TICK_S)
         self._rank_processes.wait_for_one(TICK_S)
         return self._stopped.is_set()
 
     def _gone(self) -> MeshLost | None:
-        """Who is not there any more, and why, as soon as that is known."""
+        """Return which ranks are gone, and why, as soon as that is known; None if none is."""
         if self._rank_processes is None:
             return self._gone_elsewhere()
         if not (codes := self._rank_processes.codes()):
@@ -99,16 +104,20 @@ class FrontWatch:
         first = {rank: code for rank, code in codes.items() if code != GAVE_UP} or ({} if told else codes)
         said = [*(f"rank {rank} {spelled(code)}" for rank, code in first.items()), *([told] if told else ())]
         from_outside = not told and FROM_OUTSIDE.issuperset(first.values())
-        return MeshLost("; ".join(said), from_outside=from_outside, calls=parted(self._rendezvous, self._ranks))
+        return MeshLost(
+            "; ".join(said), from_outside=from_outside, calls=parted(self._rendezvous, self._ranks)
+        )
 
     def _gone_elsewhere(self) -> MeshLost | None:
-        """The same of ranks that somebody else starts: what they said, or that they come to another mesh."""
+        """Return which ranks are gone of a mesh that is started from elsewhere: by the failures they posted,
+        or because they have joined another mesh."""
         if self._rendezvous.is_past():
             return MeshLost("ranks of the mesh were started again", from_outside=True)
         if not self._rendezvous.failures(self._ranks):
             return None
         time.sleep(GATHER_S)
-        told, calls = self._told(), parted(self._rendezvous, self._ranks)
+        told = self._told()
+        calls = parted(self._rendezvous, self._ranks)
         if told:
             return MeshLost(told, calls=calls)
         failed = self._rendezvous.failures(self._ranks)
@@ -116,15 +125,18 @@ class FrontWatch:
         return MeshLost(f"rank {', '.join(map(str, missing))} is gone", from_outside=True, calls=calls)
 
     def _told(self) -> str:
-        """What a rank that knows why said on the board; those that only lost a peer do not know."""
+        """Return the reason that a rank posted on the board; ranks that only lost a peer do not know it.
+        Empty if there is none."""
         for rank, reason in self._rendezvous.failures(self._ranks).items():
             if reason != PEER_GONE:
                 return f"rank {rank}: {reason}"
         return ""
 
     def _hang(self) -> MeshLost | None:
-        """Who is silent, or what takes too long; written down."""
-        silent, since = self._silent(), self.waiting_since()
+        """Return which rank is silent, or what takes too long, and write a report of it; None if nothing
+        hangs."""
+        silent = self._silent()
+        since = self.waiting_since()
         limits = self._config.limits
         if silent is not None:
             reason = f"rank {silent} has been silent for {limits.window_s:g} s"
@@ -138,8 +150,8 @@ class FrontWatch:
         return lost
 
     def _silent(self) -> int | None:
-        """The first rank that has said nothing for the window. Those of one machine begin together: once one has spoken, the
-        others are waited for no longer than that."""
+        """Return the first rank that has sent nothing for the window. Ranks of one machine begin together:
+        once one has sent a beat, the others are waited for no longer than that."""
         now = time.monotonic()
         beats = {rank: self._rendezvous.read(f"beat/{rank}") for rank in self._ranks}
         if self._rank_processes is None or not any(beats.values()):
@@ -152,16 +164,18 @@ class FrontWatch:
         return None
 
     def _ask_all(self, reason: str) -> None:
-        """Have every rank say what it is doing, and wait as long as one that lives takes to hear it."""
+        """Ask every rank to report what it is doing, and wait as long as a living one takes to notice."""
         self._rendezvous.post("report", reason)
         time.sleep(min(2.0, 2 * self._config.limits.heartbeat_s))
 
     def _report(self, reason: str) -> None:
-        """Write down what each has said; who did not answer is known by its last sign of life."""
+        """Write down what each rank has reported; for one that did not answer, its last sign of life."""
         found = {rank: self._rendezvous.read(f"report/{rank}") for rank in self._ranks}
         told: Mapping[int, str] = {rank: text or self._last_sign(rank) for rank, text in found.items()}
         try:
-            path = write_report(self._config.reports, reason, {**told, FRONT: describe_rank(FRONT, None, "watching")})
+            path = write_report(
+                self._config.reports, reason, {**told, FRONT: describe_rank(FRONT, None, "watching")}
+            )
         except OSError as error:  # a full disk does not keep a mesh that hangs
             log.error("%s; what each rank was doing cannot be written: %s", reason, error)
         else:

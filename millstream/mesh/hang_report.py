@@ -1,7 +1,8 @@
-"""What a process was doing: the last collectives it called and where its threads stand. Written before a mesh is killed.
+"""Report of what a process was doing: the last collectives it called and where its threads stand. Written
+before a mesh is killed.
 
-Where ranks have parted ways is read off the collectives of all of them, as their own records have them and, where it is on, as
-torch's flight recorder has them, which knows those of compiled blocks too.
+Where ranks have parted ways is read off the collectives of all of them, as their own records have them and,
+where it is on, as torch's flight recorder has them, which knows those of compiled blocks too.
 """
 
 from __future__ import annotations
@@ -17,31 +18,36 @@ from typing import Any
 
 from torch._C import _distributed_c10d
 
+from millstream.mesh.flight_recorder import read_flights
 from millstream.mesh.rendezvous import Rendezvous
-from millstream.parallel.called import CollectiveRecord
-from millstream.profiler.dumps.flight import read_flights
+from millstream.parallel.collective_calls import CollectiveRecord
 
-CALLS, FLIGHT = "calls", "flight"
-"""On the board, of each rank: what it called last, by its own record and by torch's."""
+CALLS = "calls"
+FLIGHT = "flight"
+"""Keys on the board of each rank's last calls: by its own record, and by torch's."""
 SHOWN_COLLECTIVES = 5
 KEPT_REPORTS = 20
 
 
 def describe_rank(rank: int, record: CollectiveRecord | None, doing: str) -> str:
-    """One rank, as it is now: what it works on, what it called last, every thread's stack."""
+    """Describe a rank as it is now: what it works on, what it called last, every thread's stack."""
     called = [] if record is None else [str(each) for each in list(record.last)[-SHOWN_COLLECTIVES:]]
-    lines = [f"rank {rank}: {doing or 'nothing under way'}", *(f"  {each}" for each in called or ["no collective yet"])]
+    lines = [
+        f"rank {rank}: {doing or 'nothing under way'}",
+        *(f"  {each}" for each in called or ["no collective yet"]),
+    ]
     return "\n".join([*lines, *_stacks()])
 
 
 def post_calls(rendezvous: Rendezvous, rank: int, record: CollectiveRecord) -> None:
-    """For whoever compares them with the others'."""
+    """Post this rank's last calls, to be compared with the other ranks'."""
     for name, flight in ((CALLS, record.flight()), (FLIGHT, recorded_by_torch())):
         rendezvous.post(f"{name}/{rank}", flight)
 
 
 def recorded_by_torch() -> dict[str, Any]:
-    """What the flight recorder holds: NCCL's, or else gloo's. Nothing where there is none."""
+    """Return what the flight recorder holds: NCCL's, or else gloo's. It has no entries where there is
+    none."""
     for dump in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
         if hasattr(_distributed_c10d, dump):
             flight: dict[str, Any] = json.loads(getattr(_distributed_c10d, dump)())
@@ -51,10 +57,13 @@ def recorded_by_torch() -> dict[str, Any]:
 
 
 def parted(rendezvous: Rendezvous, ranks: Iterable[int]) -> list[str]:
-    """Where these ranks wait for each other or have called different things, as far as they have said; ours first."""
+    """Return where these ranks wait for each other or have called different things, as far as they have
+    posted it; our own findings come first."""
     found = []
     for name, source in ((CALLS, ""), (FLIGHT, "flight recorder: ")):
-        flights = {rank: flight for rank in ranks if (flight := rendezvous.read(f"{name}/{rank}")) is not None}
+        flights = {
+            rank: flight for rank in ranks if (flight := rendezvous.read(f"{name}/{rank}")) is not None
+        }
         found += [source + line for line in read_flights(flights).findings]
     return found
 
@@ -63,7 +72,9 @@ def write_report(folder: Path, reason: str, ranks: Mapping[int, str]) -> Path:
     """One file for all ranks; the newest `KEPT_REPORTS` are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     now = time.time_ns()  # once: names must sort as they were written
-    path = folder / f"hang-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now // 10**9))}-{now % 10**9:09d}.txt"
+    path = (
+        folder / f"hang-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now // 10**9))}-{now % 10**9:09d}.txt"
+    )
     parts = [reason, *(text for _, text in sorted(ranks.items()))]
     path.write_text("\n\n".join(parts) + "\n")
     for old in sorted(folder.glob("hang-*.txt"))[:-KEPT_REPORTS]:

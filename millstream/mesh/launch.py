@@ -1,4 +1,4 @@
-"""One start of a mesh, from the front: its processes, the eye on them, and the link to them."""
+"""One start of a mesh, from the front: its processes, the watch over them, and the link to them."""
 
 from __future__ import annotations
 
@@ -35,21 +35,23 @@ class Placement:
     local_rank: int
     meeting: MeetingPoint
     agent_hosts: bool
-    """Whether torchrun has set up the meeting already; otherwise rank 0 does."""
+    """True if torchrun has set up the meeting already; otherwise rank 0 does."""
 
     def check(self, topology: Topology) -> None:
         if topology.is_local:
             raise ConfigError(
-                f"{self.world_size} ranks were started for local; give --topology front+tp2 or another of its size"
+                f"{self.world_size} ranks were started for local; give --topology front+tp2 or another of "
+                "its size"
             )
         if self.world_size != topology.world_size:
             raise ConfigError(
-                f"{topology} needs {topology.world_size} ranks, the front among them; {self.world_size} were started"
+                f"{topology} needs {topology.world_size} ranks, the front among them; {self.world_size} were "
+                "started"
             )
 
 
 def placement() -> Placement | None:
-    """None where this process was not started as one of several."""
+    """Return where torchrun has put this process; None where it was not started as one of several."""
     environment = os.environ
     if "RANK" not in environment or "WORLD_SIZE" not in environment:
         return None
@@ -66,11 +68,15 @@ def placement() -> Placement | None:
             agent_hosts=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         )
     except (KeyError, ValueError) as error:
-        raise ConfigError(f"RANK is set but the rest of what torchrun sets is not: {error}; start with torchrun") from None
+        raise ConfigError(
+            f"RANK is set but the rest of what torchrun sets is not: {error}; start with torchrun"
+        ) from None
 
 
 def _restarts_left(environment: Mapping[str, str]) -> int:
-    most, so_far = (int(environment.get(f"TORCHELASTIC_{name}", 0)) for name in ("MAX_RESTARTS", "RESTART_COUNT"))
+    most, so_far = (
+        int(environment.get(f"TORCHELASTIC_{name}", 0)) for name in ("MAX_RESTARTS", "RESTART_COUNT")
+    )
     return most - so_far
 
 
@@ -85,8 +91,9 @@ class LaunchedMesh:
         run: Run | None = run_rank,
         local_rank: int | None = None,
     ) -> None:
-        """`run` is what a process of the mesh does; None where somebody else starts them."""
-        self._config, self._rendezvous = config, rendezvous
+        """`run` is what a process of the mesh does; None where they are started from elsewhere."""
+        self._config = config
+        self._rendezvous = rendezvous
         self._local_rank = local_rank
         rendezvous.claim(FRONT)
         rendezvous.post(f"{FRONT_WORK}/{FRONT}", config.front_s)
@@ -99,7 +106,7 @@ class LaunchedMesh:
         self._watch.start()
 
     def wait(self) -> None:
-        """Until it is ready. Raises `MeshLost` if it will never be."""
+        """Wait until the mesh is ready. Raises `MeshLost` if it will never be."""
         limits = self._config.limits
         if not self.link.ready.wait(limits.start_s + limits.hang_s):
             raise MeshLost(f"the mesh was not ready within {limits.start_s + limits.hang_s:g} s")
@@ -107,7 +114,7 @@ class LaunchedMesh:
             raise self.link.lost
 
     def lose(self, lost: MeshLost) -> None:
-        """It is over, and whoever waits for it is told, wherever that is."""
+        """End the mesh; everything that waits for it fails, wherever that is."""
         self.link.lose(lost)
         if self.rank_processes is not None:
             self.rank_processes.kill()
@@ -115,11 +122,11 @@ class LaunchedMesh:
         self._door.shut()
 
     def weights(self) -> bytes:
-        """What the DiT adds to the model's fingerprint."""
+        """Return the records that the DiT adds to the model's fingerprint."""
         return bytes.fromhex(self._rendezvous.read(WEIGHTS))
 
     def close(self) -> None:
-        """Nobody is left afterwards, and nothing is held open: those who do not leave when asked to are killed."""
+        """End all processes and close everything: those that do not leave when asked to are killed."""
         self._watch.stop()
         stop_s = self._config.limits.stop_s
         works = self.link.ready.is_set() and self.link.lost is None
@@ -134,7 +141,7 @@ class LaunchedMesh:
         self._door.close()
 
     def _join(self) -> Line:
-        """On the link's thread."""
+        """Join the mesh, on the link's thread."""
         config = self._config
         _, backend = rank_device(config, FRONT, self._local_rank)
         facts = facts_of(config, backend)
@@ -144,16 +151,18 @@ class LaunchedMesh:
 
 
 Launch = Callable[[MeshConfig], Callable[[], LaunchedMesh]]
-"""How meshes of a configuration are started."""
+"""From a configuration to how its meshes are started."""
 
 
 def launcher(config: MeshConfig, *, run: Run = run_rank) -> Callable[[], LaunchedMesh]:
-    """On this machine, and every time it is called again another one, with a board of its own: what an earlier one said goes
-    with it."""
-    wanted, here = config.topology.num_devices, torch.cuda.device_count()
+    """Return how a mesh is started on this machine. Every call starts another one, with a board of its own:
+    what an earlier one posted goes with it."""
+    wanted = config.topology.num_devices
+    here = torch.cuda.device_count()
     if config.device == "cuda" and wanted > here:
         log.warning(
-            "%s is for %d GPUs and %d are here: ranks share them and speak through host memory; for speed, give each its own",
+            "%s is for %d GPUs and %d are here: ranks share them and speak through host memory; for speed, "
+            "give each its own",
             config.topology,
             wanted,
             here,
@@ -162,7 +171,8 @@ def launcher(config: MeshConfig, *, run: Run = run_rank) -> Callable[[], Launche
 
 
 def joiner(place: Placement) -> Launch:
-    """With the ranks that torchrun has started, and every time it is called again with those that it has started since."""
+    """Return how a mesh is joined with the ranks that torchrun has started; every later call joins those that
+    it has started since."""
     return lambda config: Joining(place, config).launch
 
 
@@ -170,10 +180,12 @@ class Joining:
     """The front's side of meshes that torchrun starts, one after the other on one board."""
 
     def __init__(self, place: Placement, config: MeshConfig) -> None:
-        self._place, self._config = place, config
+        self._place = place
+        self._config = config
         self._board: Rendezvous | None = None
         self._last: LaunchedMesh | None = None
-        self._number, self._begun = 0, 0.0
+        self._number = 0
+        self._begun = 0.0
 
     def launch(self) -> LaunchedMesh:
         if self._board is None:
@@ -181,7 +193,8 @@ class Joining:
         if self._last is not None:
             self._refuse_hopeless(self._board, self._last.link.lost)
         rendezvous = self._board.take_turn(FRONT, self._place.world_size)
-        self._number, self._begun = rendezvous.meeting.incarnation, time.monotonic()
+        self._number = rendezvous.meeting.incarnation
+        self._begun = time.monotonic()
         self._last = LaunchedMesh(self._config, rendezvous, run=None, local_rank=self._place.local_rank)
         return self._last
 
@@ -190,11 +203,13 @@ class Joining:
         gone = board.never_again(self._number, self._config.topology.mesh_ranks, waited=waited)
         if gone:
             said = ", ".join(map(str, gone))
-            raise MeshGivenUp(f"{lost}; torchrun does not start rank {said} again; give it --max-restarts 100")
+            raise MeshGivenUp(
+                f"{lost}; torchrun does not start rank {said} again; give it --max-restarts 100"
+            )
 
 
 def meet(place: Placement, timeout_s: float) -> Rendezvous:
-    """The board of ranks that torchrun has started."""
+    """Return the board of the ranks that torchrun has started."""
     if place.rank == FRONT and not place.agent_hosts:
         return Rendezvous.host(place.meeting.host, place.meeting.port)
     return Rendezvous.join(place.meeting, timeout_s=timeout_s)

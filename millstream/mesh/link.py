@@ -1,14 +1,17 @@
-"""The front's end of a mesh: two threads that own the line to its leader. One sends and the other listens; nobody else does.
+"""The front's end of a mesh: two threads that own the line to its leader. One sends and the other receives;
+no other thread uses it.
 
     post ─► waiting (bounded) ─► sender ─► line ─► leader
     tell ─►                      futures ◄─ link ◄─┘
 
-Answers come in the order of what was sent. One message may leave while the one before it is not answered, so that the mesh
-finds it there when it is done. Meanwhile whoever posted does something else; that is where overlap comes from. A device begins
-to copy what is posted to pinned host memory at the post, on a stream of its own; the sender waits for that copy and for
-nothing else of the device, and the link's thread for nothing at all: what it hears stays in pinned memory, for whoever asked.
-When nothing is to do, the mesh hears that the front still wants it. A failure ends both threads, and whoever knows that the
-mesh is lost may say so while they wait for it: everything that waits then fails with `MeshLost`, and the line is closed.
+Answers come in the order of what was sent. One message may leave while the one before it is not answered, so
+that the mesh finds it there when it is done. Meanwhile the poster does something else; that is where overlap
+comes from. A device begins to copy what is posted to pinned host memory at the post, on a stream of its own;
+the sender waits for that copy and for nothing else of the device, and the link's thread for nothing at all:
+what it receives stays in pinned memory, for the poster. When there is nothing to do, the mesh is sent a sign
+that the front still wants it. A failure ends both threads, and any thread that knows that the mesh is lost
+may call `lose` while they wait for it: everything that waits then fails with `MeshLost`, and the line is
+closed.
 """
 
 from __future__ import annotations
@@ -34,20 +37,18 @@ from millstream.wire.process import Received, Wire
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 8
-"""Parcels posted and not yet sent; whoever posts one more waits."""
+"""Most parcels posted and not yet sent; posting one more waits."""
 MAX_SENT = 2
 """Messages that the leader has or will have next, unanswered."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkAnswer:
-    """What came back for one post, in host memory."""
+    """Answer to one post, in host memory."""
 
     deliveries: list[Delivery]
     held_bytes: int
-    sent_s: float
-    """When it left, and when it was back, by `time.perf_counter`."""
-    back_s: float
+    """Bytes of keys, values and prompts that sessions hold on the leader."""
 
 
 @dataclass(slots=True)
@@ -58,9 +59,8 @@ class _Job:
     """Its tensors, on their way to the host."""
     sequence: int
     heard: bool
-    """Whether the leader answers."""
+    """True if the leader answers this message."""
     future: Future[LinkAnswer] = field(default_factory=Future)
-    sent_s: float = 0.0
 
 
 class MeshLink:
@@ -73,18 +73,20 @@ class MeshLink:
     ) -> None:
         """`join` makes the line, on the link's thread; `why_lost` may know better why that failed."""
         self.ready = threading.Event()
-        """The line is there, or never will be."""
+        """Set when the line is there, or never will be."""
         self.lost: MeshLost | None = None
         """Why nothing more can be asked of this mesh."""
         self.when_lost: Callable[[], None] = lambda: None
-        """Told once, on whichever thread finds out."""
+        """Called once, on the thread that finds out."""
         self.waiting_since: float | None = None
         """Since when, by `time.monotonic`, the leader owes an answer."""
-        self._join, self._heartbeat_s, self._why_lost = join, heartbeat_s, why_lost
+        self._join = join
+        self._heartbeat_s = heartbeat_s
+        self._why_lost = why_lost
         self._changed = threading.Condition()
         self._waiting: deque[_Job] = deque()
         self._sent: deque[_Job] = deque()
-        """Those that the leader answers."""
+        """Jobs that were sent and that the leader still has to answer."""
         self._closing = False
         self._sequence = 0
         self._known = KnownConditionings()
@@ -93,7 +95,8 @@ class MeshLink:
         self._thread.start()
 
     def post(self, parcels: Sequence[Parcel]) -> Future[LinkAnswer]:
-        """Chunks that share their model calls. What cannot be sent is refused here; where too many wait, this waits too."""
+        """Post chunks that share their model calls. What cannot be sent is refused here; where too many wait,
+        this waits too."""
         for parcel in parcels:
             parcel.validate()
         with self._changed:
@@ -105,14 +108,17 @@ class MeshLink:
             calls = ", ".join([str(parcel.envelope.call_id) for parcel in parcels])
             return self._put(f"call {calls}", frame, heard=True)
 
-    def tell(self, action: Action, session_id: str = "", *, fork_id: str = "", heard: bool = False) -> Future[LinkAnswer]:
-        """An instruction. Never waits: there are no more of them than sessions."""
+    def tell(
+        self, action: Action, session_id: str = "", *, fork_id: str = "", heard: bool = False
+    ) -> Future[LinkAnswer]:
+        """Send an instruction. Never waits: there are no more of them than sessions."""
         with self._changed:
             envelope = instruction(action, self._sequence + 1, session_id, fork_id=fork_id)
             return self._put(action, pack_instruction(envelope, sequence=self._sequence + 1), heard=heard)
 
     def lose(self, lost: MeshLost) -> None:
-        """Nothing more can be asked of this mesh. Who waits for it learns so now, wherever the threads are."""
+        """End the link: nothing more can be asked of this mesh. Everything that waits for it fails now,
+        wherever the threads are."""
         with self._changed:
             if self.lost is not None:
                 return
@@ -127,7 +133,7 @@ class MeshLink:
         self.when_lost()
 
     def leave(self, timeout_s: float) -> bool:
-        """Ask the mesh to leave. Whether it was told by then."""
+        """Ask the mesh to leave. Return whether the request was sent in time."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -135,7 +141,7 @@ class MeshLink:
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Let go of the mesh, whatever it does. No thread is left."""
+        """Close the line, whatever the mesh does, and end both threads."""
         self.lose(MeshLost("the mesh was closed"))
         self._thread.join()
 
@@ -164,7 +170,9 @@ class MeshLink:
             return
         with self._changed:
             self._line = line
-        sender = threading.Thread(target=self._send_all, args=(Wire(line),), name="millstream-send", daemon=True)
+        sender = threading.Thread(
+            target=self._send_all, args=(Wire(line),), name="millstream-send", daemon=True
+        )
         sender.start()
         self.ready.set()
         try:
@@ -177,18 +185,19 @@ class MeshLink:
     def _hear_all(self, wire: Wire) -> None:
         while self.lost is None:
             received = wire.receive()
-            back_s = time.perf_counter()
             with self._changed:
                 if self.lost is not None:
                     return
                 answers = _believed(received, self._sent[0].sequence if self._sent else None)
                 job = self._sent.popleft()
                 self.waiting_since = time.monotonic() if self._sent else None
-                if self._waiting or self._closing:  # else the sender has nothing to wake up for, before whoever asked
+                if (
+                    self._waiting or self._closing
+                ):  # else the sender has nothing to wake up for, before whoever asked
                     self._changed.notify_all()
             deliveries = unpack_deliveries(answers, received.tensors)
             held_bytes = answers.held_bytes
-            job.future.set_result(LinkAnswer(deliveries=deliveries, held_bytes=held_bytes, sent_s=job.sent_s, back_s=back_s))
+            job.future.set_result(LinkAnswer(deliveries=deliveries, held_bytes=held_bytes))
 
     # Below: the sender's thread.
 
@@ -197,7 +206,6 @@ class MeshLink:
             while (job := self._next()) is not None:
                 frame = on_host(job.frame, [copy.wait() for copy in job.copies]) if job.copies else job.frame
                 log.debug("message %s, %s: header leaves", job.sequence, job.what)
-                job.sent_s = time.perf_counter()
                 wire.send(frame)
                 if job.what == "SHUTDOWN":
                     self.lose(MeshLost("the mesh was closed"))
@@ -205,8 +213,8 @@ class MeshLink:
             self._fail(error)
 
     def _next(self) -> _Job | None:
-        """What leaves next, as far as the leader takes it: a sign of life, or a goodbye, where nothing waits. None when it is
-        over."""
+        """Return the job to send next, as far as the leader takes it; where nothing waits, a sign of life, or
+        a goodbye. None when the link is over."""
         with self._changed:
             while self.lost is None:
                 if self._waiting and len(self._sent) < MAX_SENT:
@@ -227,7 +235,7 @@ class MeshLink:
 
 
 def _believed(received: Received, asked: int | None) -> Answers:
-    """The answer to message `asked`, the oldest that has none."""
+    """Return the answer to message `asked`, the oldest that has none."""
     answers = received.message
     if isinstance(answers, Answers) and answers.fatal:
         raise WireError(f"the mesh could not go on: {answers.fatal}")

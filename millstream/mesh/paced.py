@@ -1,4 +1,5 @@
-"""Stages whose times are set: a real mesh and a real front that each take as long as they are told to, by sleeping.
+"""Stages whose times are set: a real mesh and a real front that each take as long as they are told to, by
+sleeping.
 
 What is measured is then the overlap and the wire, not how fast this machine is.
 """
@@ -14,7 +15,6 @@ from types import TracebackType
 from torch import Tensor
 
 from millstream.core.config import SPATIAL_STRIDE, pixel_frames
-from millstream.generation.answers import CleanLatents
 from millstream.generation.generator import Generator
 from millstream.generation.stopwatch import Stopwatch
 from millstream.mesh.config import MeshConfig
@@ -23,7 +23,7 @@ from millstream.mesh.rendezvous import MeetingPoint
 from millstream.models.carry import VAEState
 from millstream.models.dit import CausalDiT
 from millstream.parallel.mesh_dit import MeshDiT
-from millstream.wire.parcel import Parcel
+from millstream.wire.parcel import Delivery, Parcel
 
 
 class Padded:
@@ -35,7 +35,9 @@ class Padded:
     def __enter__(self) -> None:
         self._until = time.perf_counter() + self._ms / 1e3
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         while (left := self._until - time.perf_counter()) > 0:
             time.sleep(left)
 
@@ -47,14 +49,15 @@ class PacedGenerator(Generator):
         super().__init__(dit, stopwatch)
         self._stage1_ms = stage1_ms
 
-    def _infer(self, parcels: Sequence[Parcel]) -> list[CleanLatents]:
+    def _infer(self, parcels: Sequence[Parcel]) -> list[Delivery]:
         with Padded(self._stage1_ms):
             return super()._infer(parcels)
 
 
 @dataclass(frozen=True, slots=True)
 class PacedVAE:
-    """Shows nothing, and takes `chunk_ms` for a chunk of it, in proportion for a part; `encode_ms` for an anchor."""
+    """Shows nothing, and takes `chunk_ms` for a chunk of it, in proportion for a part; `encode_ms` for an
+    anchor."""
 
     channels: int
     frames_per_chunk: int
@@ -64,7 +67,9 @@ class PacedVAE:
     def encode(self, pixels_BTCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         batch, _, _, height, width = pixels_BTCYX.shape
         with Padded(self.encode_ms):
-            return pixels_BTCYX.new_zeros(batch, 1, self.channels, height // SPATIAL_STRIDE, width // SPATIAL_STRIDE), ()
+            return pixels_BTCYX.new_zeros(
+                batch, 1, self.channels, height // SPATIAL_STRIDE, width // SPATIAL_STRIDE
+            ), ()
 
     def decode(self, latents_BFCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         batch, frames, _, rows, columns = latents_BFCYX.shape

@@ -1,7 +1,7 @@
-"""The processes of a mesh on this machine: started, looked after, ended. Knows nothing of what they do.
+"""The processes of a mesh on this machine: started, watched, ended. Knows nothing of what they do.
 
-They are forked from a server that has imported torch, so a mesh that was lost is back soon. Several threads may ask: a process
-says only once how it ended, so they ask one after the other.
+They are forked from a server that has imported torch, so a mesh that was lost is back soon. Several threads
+may ask: a process reports only once how it ended, so they ask one after the other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRELOADED = ["millstream.mesh.rank"]
 COMPILER = "torch._dynamo"
 """Imported once for all ranks, where they compile: that takes as long as all the rest of a start."""
 FROM_OUTSIDE = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP})
-"""Exit codes of processes that somebody else has ended."""
+"""Exit codes of processes that were ended from outside."""
 
 Run = Callable[[MeshConfig, int, MeetingPoint], None]
 
@@ -38,9 +38,12 @@ def quick_start(*, compiling: bool = False) -> ForkServerContext:
 
 
 def _used_by_main() -> list[str]:
-    """Modules of ours that the program's own file takes from: each process runs that file again, and would import them."""
+    """Modules of ours that the program's own file takes from: each process runs that file again, and would
+    import them."""
     taken = vars(sys.modules["__main__"]).values()
-    names = {each.__name__ if isinstance(each, ModuleType) else getattr(each, "__module__", None) for each in taken}
+    names = {
+        each.__name__ if isinstance(each, ModuleType) else getattr(each, "__module__", None) for each in taken
+    }
     return sorted(name for name in names if isinstance(name, str) and name.startswith("millstream."))
 
 
@@ -50,7 +53,7 @@ class RankProcesses:
         context = quick_start(compiling=bool(config.compile_backend))
         self._asking = threading.RLock()
         self._codes: dict[int, int] = {}
-        """Of those who have ended."""
+        """Exit codes of the ranks that have ended."""
         self._processes: dict[int, ForkServerProcess] = {}
         try:
             for rank in config.topology.mesh_ranks:
@@ -60,11 +63,13 @@ class RankProcesses:
                 self._processes[rank] = process
         except (OSError, EOFError) as error:
             self.close()
-            raise MeshLost(f"rank {rank} could not be started: {error or 'its server is gone'}", from_outside=True) from None
+            raise MeshLost(
+                f"rank {rank} could not be started: {error or 'its server is gone'}", from_outside=True
+            ) from None
         self.pids = {rank: process.pid or 0 for rank, process in self._processes.items()}
 
     def codes(self) -> dict[int, int]:
-        """Who is not there any more, and with which exit code they went."""
+        """Return the exit codes of the ranks that have ended, by rank."""
         with self._asking:
             for rank, process in self._processes.items():
                 if process.exitcode is not None:
@@ -72,18 +77,18 @@ class RankProcesses:
             return dict(self._codes)
 
     def wait_for_one(self, timeout_s: float) -> None:
-        """Until one has ended, or so long."""
+        """Wait until one has ended, or so long."""
         connection.wait([process.sentinel for process in self._processes.values()], timeout_s)
 
     def wait(self, timeout_s: float) -> None:
-        """Until all have left, or so long."""
+        """Wait until all have ended, or so long."""
         deadline = time.monotonic() + timeout_s
         with self._asking:
             for process in self._processes.values():
                 process.join(max(0.0, deadline - time.monotonic()))
 
     def kill(self) -> None:
-        """Nobody is there afterwards."""
+        """Kill all processes, and wait until they have ended."""
         with self._asking:
             for process in self._processes.values():
                 process.kill()
@@ -91,7 +96,7 @@ class RankProcesses:
                 process.join()
 
     def close(self) -> None:
-        """Nobody is there afterwards, and nothing of them is held open."""
+        """Kill all processes, and release what is held open for them."""
         with self._asking:
             self.kill()
             self.codes()

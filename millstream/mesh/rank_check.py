@@ -1,9 +1,10 @@
-"""How ranks find out that they are alike.
+"""Compares ranks, which must be alike.
 
-While a mesh warms up, every collective is compared on the board before it begins: one that calls something the others do not
-would wait, or be answered by what was meant for another call. Once it is warm, each rank must still hold the weights it loaded,
-and its own share of them; and where blocks are compiled, all have compiled alike and whole. From then on nothing compiles, and
-collectives are compared chunk by chunk, by a digest of all there were (`mesh/worker.py`).
+While a mesh warms up, every collective is compared on the board before it begins: one that calls something
+the others do not would wait, or receive what was meant for another call. Once it is warm, each rank must
+still hold the weights it loaded, and its own share of them; and where blocks are compiled, all have compiled
+alike and whole. From then on nothing compiles, and collectives are compared chunk by chunk, by a digest of
+all there were (`mesh/worker.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from millstream.mesh.config import MeshConfig
 from millstream.mesh.rendezvous import Rendezvous
 from millstream.models.dit import CausalDiT
 from millstream.models.weights.fingerprint import fingerprint
-from millstream.parallel.called import POINT_TO_POINT, Called, CollectiveRecord, Kind, Spoken
+from millstream.parallel.collective_calls import (
+    POINT_TO_POINT,
+    CollectiveCall,
+    CollectiveRecord,
+    GroupUse,
+    Kind,
+)
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.compiled import check_after_warm_up, let_compile, read_counters
 from millstream.parallel.groups import Groups
@@ -25,18 +32,20 @@ from millstream.parallel.mesh_dit import MeshDiT
 
 @dataclass(slots=True)
 class ComparedRecord(CollectiveRecord):
-    """A record that looks at what the others are about to call, until it is told that they have proved alike."""
+    """A record that looks at what the others are about to call, until they have proved alike."""
 
     rendezvous: Rendezvous | None = None
     timeout_s: float = 10.0
 
-    def began(self, kind: Kind, what: str, group: Spoken, shape: tuple[int, ...], device: str = "cpu") -> Called:
+    def began(
+        self, kind: Kind, what: str, group: GroupUse, shape: tuple[int, ...], device: str = "cpu"
+    ) -> CollectiveCall:
         called = CollectiveRecord.began(self, kind, what, group, shape, device)
         if self.rendezvous is not None and group.purpose == "mesh" and kind not in POINT_TO_POINT:
             self._compare(self.rendezvous, group, called)
         return called
 
-    def _compare(self, rendezvous: Rendezvous, group: Spoken, called: Called) -> None:
+    def _compare(self, rendezvous: Rendezvous, group: GroupUse, called: CollectiveCall) -> None:
         key = f"collective {called.number} on {group.name}"
         rendezvous.post(f"{key}/{group.rank}", called.call)
         found = rendezvous.collect(key, group.ranks, timeout_s=self.timeout_s)
@@ -46,7 +55,8 @@ class ComparedRecord(CollectiveRecord):
 
 
 def recorded(groups: Groups, record: ComparedRecord) -> Groups:
-    """The same groups on this record: each call is compared until its board is taken away."""
+    """Put the groups on this record, and return them: each call is compared until the record's board is taken
+    away."""
     for held in (getattr(groups, each.name) for each in fields(groups)):
         for group in held if isinstance(held, tuple) else (held,):
             if isinstance(group, RankGroup):
@@ -56,15 +66,25 @@ def recorded(groups: Groups, record: ComparedRecord) -> Groups:
 
 class RankCheck:
     def __init__(
-        self, dit: CausalDiT | MeshDiT, rendezvous: Rendezvous, config: MeshConfig, groups: Groups, record: ComparedRecord
+        self,
+        dit: CausalDiT | MeshDiT,
+        rendezvous: Rendezvous,
+        config: MeshConfig,
+        groups: Groups,
+        record: ComparedRecord,
     ) -> None:
-        self._dit, self._rendezvous, self._config, self._groups, self._record = dit, rendezvous, config, groups, record
+        self._dit = dit
+        self._rendezvous = rendezvous
+        self._config = config
+        self._groups = groups
+        self._record = record
         self._loaded = fingerprint({"dit": dit})
         self._turn = 0
 
     def check(self, has_run: bool) -> None:
-        """Raise if a rank is not what it should be. From here on collectives are no longer compared one by one. `has_run` is
-        whether it has run a chunk: one that was just brought back has not, and its weights are those it has read."""
+        """Raise if a rank is not what it should be. From here on collectives are no longer compared one by
+        one. `has_run` is whether it has run a chunk: one that was just brought back has not, and its weights
+        are those it has read."""
         self._turn += 1
         self._record.rendezvous = None
         if isinstance(self._dit, StagedDiT):
@@ -76,18 +96,25 @@ class RankCheck:
     def _check_compiled(self) -> None:
         compiled = read_counters()
         check_after_warm_up(self._groups.stage, compiled)
-        if compiled.graphs:  # a mesh that was brought back has had no warm-up: it compiles with the chunks it is given again
+        if (
+            compiled.graphs
+        ):  # a mesh that was brought back has had no warm-up: it compiles with the chunks it is given again
             let_compile(self._dit, False)
 
     def _check_shares(self, has_run: bool) -> None:
-        rank, topology = self._groups.mesh.rank, self._config.topology
+        rank = self._groups.mesh.rank
+        topology = self._config.topology
         share = fingerprint({"dit": self._dit}) if has_run else self._loaded
         if share != self._loaded:
-            raise MeshError(f"the weights of rank {rank} have changed: {self._loaded} when it began, {share} now")
+            raise MeshError(
+                f"the weights of rank {rank} have changed: {self._loaded} when it began, {share} now"
+            )
         key = f"shares {self._turn}"
         self._rendezvous.post(f"{key}/{rank}", share)
         shares = self._rendezvous.collect(key, topology.mesh_ranks, timeout_s=self._config.limits.window_s)
         expected = 1 if topology.sp > 1 else len(shares)
         if len(set(shares.values())) != expected:
             said = "; ".join(f"rank {each} has {value}" for each, value in shares.items())
-            raise MeshError(f"{topology} has {expected} different shares of the weights, found otherwise: {said}")
+            raise MeshError(
+                f"{topology} has {expected} different shares of the weights, found otherwise: {said}"
+            )

@@ -1,6 +1,7 @@
-"""What must be the same on every rank before they may work together, and what differs, in words.
+"""Facts that must be the same on every rank before they may work together, and what differs, in words.
 
-Compared on the board, before any collective: ranks that differ would wait for each other, or worse, would not.
+Compared on the board, before any collective: ranks that differ would wait for each other, or worse, would
+not.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Facts = Mapping[str, str]
 
 
 def facts_of(config: MeshConfig, backend: str) -> dict[str, str]:
-    """Everything that the front and every rank can say of themselves."""
+    """Return all facts that the front and every rank know of themselves."""
     return {
         "millstream": __version__,
         "torch": str(torch.__version__),
@@ -44,13 +45,16 @@ def facts_of(config: MeshConfig, backend: str) -> dict[str, str]:
 
 
 def facts_of_card(device: torch.device) -> dict[str, str]:
-    """What a rank of the mesh works on: a slower card would keep the others waiting, another kind would round otherwise."""
+    """Return the card that a rank of the mesh works on: a slower one would keep the others waiting, another
+    kind would round differently."""
     return {"card": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
 
 
 def facts_of_share(config: MeshConfig, dit: DiTConfig, device: torch.device, weights: str) -> dict[str, str]:
-    """What a rank of the mesh can say besides, once it has its share. `weights` is the DiT's fingerprint."""
-    head_width, dtype = dit.width // dit.heads, DTYPES[config.dtype]
+    """Return what else a rank of the mesh knows of itself, once it has its share. `weights` is the DiT's
+    fingerprint."""
+    head_width = dit.width // dit.heads
+    dtype = DTYPES[config.dtype]
     return {
         "weights": weights,
         "attention": chosen_backend(dit.heads, head_width, device=device, dtype=dtype),
@@ -72,7 +76,8 @@ def differences(by_rank: Mapping[int, Facts]) -> list[str]:
 def agree(
     rendezvous: Rendezvous, rank: int, ranks: Sequence[int], facts: Facts, *, stage: str, timeout_s: float
 ) -> dict[int, dict[str, str]]:
-    """What each of `ranks` says, if they agree; each of them learns of a difference and raises it."""
+    """Compare facts with those of `ranks` and return each one's, if they agree. A difference is raised on
+    each of them."""
     assert rank in ranks, f"rank {rank} compares itself with {ranks}"
     rendezvous.post(f"{stage}/{rank}", dict(facts))
     found: dict[int, dict[str, str]] = rendezvous.collect(stage, ranks, timeout_s=timeout_s)

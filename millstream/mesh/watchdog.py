@@ -1,8 +1,9 @@
-"""A rank of the mesh watches itself and the front: whoever is silent too long, or hangs, is left behind.
+"""A rank of the mesh watches itself and the front: a process that is silent too long, or hangs, is left
+behind.
 
-Two threads, because one of them may be stuck in a store that does not answer: the heart says and hears who lives, the
-watchdog only looks at clocks. A rank that gives up prints one line and is gone at once; nothing it could still tidy up is
-worth another call that may hang.
+Two threads, because one of them may be stuck in a store that does not answer: the heart posts and reads signs
+of life, the watchdog only looks at clocks. A rank that gives up prints one line and is gone at once; nothing
+it could still tidy up is worth another call that may hang.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from millstream.core.mesh_limits import MeshLimits
 from millstream.core.topology import FRONT
 from millstream.mesh.hang_report import describe_rank, post_calls
 from millstream.mesh.rendezvous import Rendezvous
-from millstream.parallel.called import CollectiveRecord
+from millstream.parallel.collective_calls import CollectiveRecord
 
 GAVE_UP = 17
 """Exit code of a rank that left by itself."""
@@ -41,11 +42,16 @@ class Watchdog:
         *,
         leave: Callable[[int, str], NoReturn] = leave,
     ) -> None:
-        """`record` is of what this rank calls, once it has groups."""
+        """`record` holds what this rank calls, once it has groups."""
         self.record = record
-        self._rendezvous, self._rank, self._limits, self._leave = rendezvous, rank, limits, leave
+        self._rendezvous = rendezvous
+        self._rank = rank
+        self._limits = limits
+        self._leave = leave
         self._since = time.monotonic()
-        self._heard = self._since + limits.start_s - limits.window_s  # its first word may take as long as a start
+        self._heard = (
+            self._since + limits.start_s - limits.window_s
+        )  # its first word may take as long as a start
         self._doing = ""
         self._stopped = threading.Event()
 
@@ -58,27 +64,34 @@ class Watchdog:
 
     @contextmanager
     def busy(self, doing: str) -> Iterator[None]:
-        """Something that must be over within `hang_s`."""
+        """Watch something that must be over within `hang_s`."""
         assert not self._doing, f"{doing} begins while {self._doing} is under way"
-        self._doing, self._since = doing, time.monotonic()
+        self._doing = doing
+        self._since = time.monotonic()
         yield
         self._doing = ""
 
     def _beat(self) -> None:
-        """Say that this rank lives, hear whether the front does, and answer when it asks what is going on."""
-        count, last, answered = 0, None, False
+        """Post that this rank lives, read whether the front does, and answer when it asks what this rank is
+        doing."""
+        count = 0
+        last = None
+        answered = False
         try:
             while not self._stopped.is_set():
                 count += 1
                 self._rendezvous.post(f"beat/{self._rank}", [count, self._summary()])
                 heard = self._rendezvous.read(f"beat/{FRONT}")
                 if heard != last:
-                    last, self._heard = heard, time.monotonic()
+                    last = heard
+                    self._heard = time.monotonic()
                 if self._rendezvous.is_past():
                     self._leave(self._rank, "this mesh is over, another begins")
                 if not answered and self._rendezvous.read("report"):
                     post_calls(self._rendezvous, self._rank, self.record)
-                    self._rendezvous.post(f"report/{self._rank}", describe_rank(self._rank, self.record, self._doing))
+                    self._rendezvous.post(
+                        f"report/{self._rank}", describe_rank(self._rank, self.record, self._doing)
+                    )
                     answered = True
                 self._stopped.wait(self._limits.heartbeat_s)
         except Exception:

@@ -1,8 +1,10 @@
-"""One rank of the mesh: takes envelopes, runs them as the generator does anywhere, and answers if it is the leader.
+"""One rank of the mesh: takes envelopes, runs them as the generator does anywhere, and answers if it is the
+leader.
 
-The leader receives whole, validates again, and only then tells the others; a worker believes what it is told. An envelope that
-is refused ends its session: the front gets an error result, every rank forgets the session, nothing else happens. A message
-that cannot be believed ends the mesh: what follows it could not be believed either.
+The leader receives whole, validates again, and only then broadcasts to the others; a worker believes what it
+receives. An envelope that is refused ends its session: the front gets an error result, every rank forgets the
+session, nothing else happens. A message that cannot be believed ends the mesh: what follows it could not be
+believed either.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from dataclasses import replace
 
 import torch
 
-from millstream.core.envelope import Action, Envelope, Result, instruction
+from millstream.core.envelope import Action, Envelope, instruction
 from millstream.core.errors import MeshError, PoolFull, UnknownSession, WireError
 from millstream.core.topology import LEADER
 from millstream.core.tracing import recorded
+from millstream.generation.answers import refused
 from millstream.generation.generator import Generator
 from millstream.generation.stream_batch import StreamBatch
 from millstream.mesh.watchdog import Watchdog
@@ -41,7 +44,8 @@ HEARD: tuple[Action, ...] = ("CHECK",)
 
 
 class Broadcast:
-    """The leader's broadcasts as a channel: what it sends, everybody else receives. One is over when it returns."""
+    """The leader's broadcasts as a channel: what it sends, all other ranks receive. One is over when it
+    returns."""
 
     def __init__(self, mesh: RankGroup) -> None:
         self._mesh = mesh
@@ -57,20 +61,25 @@ class Broadcast:
 
 
 class MeshRank:
-    def __init__(self, generator: Generator, groups: Groups, watchdog: Watchdog, *, check: Callable[[bool], None]) -> None:
-        """`check` compares this rank with the others and raises where they differ; it is told whether a chunk has run here."""
+    def __init__(
+        self, generator: Generator, groups: Groups, watchdog: Watchdog, *, check: Callable[[bool], None]
+    ) -> None:
+        """`check` compares this rank with the others and raises where they differ; its argument is whether a
+        chunk has run here."""
         self.generator = generator
-        self.mesh, self._groups = groups.mesh, groups
-        self._watchdog, self._check = watchdog, check
+        self.mesh = groups.mesh
+        self._groups = groups
+        self._watchdog = watchdog
+        self._check = check
         self._has_run = False
         self._everybody = Wire(Broadcast(groups.mesh))
         self._without_room: dict[str, str] = {}
         """Branches that could not be made, and why."""
         self._batches: dict[str, StreamBatch] = {}
-        """Of sessions whose chunks are staggered and under way."""
+        """Batches of the sessions whose chunks are staggered and under way."""
 
     def follow(self) -> None:
-        """As a worker: do what the leader says until it says to leave."""
+        """Run as a worker: follow the leader's instructions until one is to leave."""
         while True:
             received = self._everybody.receive()
             orders = received.message
@@ -84,7 +93,8 @@ class MeshRank:
                     return
 
     def run(self, parcels: Sequence[Parcel]) -> list[Delivery]:
-        """Chunks that every rank has been given; where they are staggered, those of their session that are done."""
+        """Run chunks that every rank has received; where they are staggered, return those of their session
+        that are done."""
         self._has_run = True
         with recorded("rank", [parcel.envelope.session_id for parcel in parcels], rank=self.mesh.rank):
             short = self._compare(parcels)
@@ -93,7 +103,7 @@ class MeshRank:
             return [delivery for parcel in parcels for delivery in self._batch(parcel.envelope).push(parcel)]
 
     def _run_together(self, parcels: Sequence[Parcel], short: set[str]) -> list[Delivery]:
-        """Without those that a rank has no room for: they end on all of them."""
+        """Run chunks, without those that a rank has no room for: these end on all ranks."""
         for name in short:
             self.generator.release(name)
         sound = [parcel for parcel in parcels if parcel.envelope.session_id not in short]
@@ -107,15 +117,19 @@ class MeshRank:
         return [] if batch is None else batch.flush()
 
     def refusal(self, parcel: Parcel) -> str:
-        """Why a parcel cannot run here; empty if it can."""
-        envelope, batch = parcel.envelope, self._batches.get(parcel.envelope.session_id)
+        """Return why a parcel cannot run here; empty if it can."""
+        envelope = parcel.envelope
+        batch = self._batches.get(parcel.envelope.session_id)
         if batch is not None and batch.depth != envelope.under_way:
-            return f"chunk {envelope.chunk_index} is one of {envelope.under_way}, {batch.depth} of its session are under way"
+            return (
+                f"chunk {envelope.chunk_index} is one of {envelope.under_way}, {batch.depth} of its "
+                "session are under way"
+            )
         without = "" if envelope.init_cache else self._without_room.get(envelope.session_id, "")
         return without or self.generator.refusal(parcel) or misfit(parcel, self.generator)
 
     def obey(self, envelope: Envelope) -> bool:
-        """An instruction. Whether to go on."""
+        """Follow an instruction. Return whether to go on."""
         match envelope.action:
             case "FLUSH":
                 self.flush(envelope.session_id)
@@ -141,7 +155,8 @@ class MeshRank:
         return self._batches[name]
 
     def _fork(self, session_id: str, new_id: str) -> None:
-        """On all ranks or on none: where one has no room for the branch, its chunks are refused, and nobody else is harmed."""
+        """Fork a session on all ranks or on none: where one has no room for the branch, its chunks are
+        refused, and no other session is harmed."""
         why = ""
         try:
             self.generator.fork(session_id, new_id)
@@ -156,11 +171,14 @@ class MeshRank:
             log.warning("no branch of %s: %s", session_id[:8], self._without_room[new_id])
 
     def _compare(self, parcels: Sequence[Parcel]) -> set[str]:
-        """Nobody computes on other inputs than the rest, or alone. Sessions that a rank has no room for."""
+        """Check that all ranks compute together, and on the same inputs. Return the sessions that a rank has
+        no room for."""
         if self.mesh.size == 1:
             return set()
         log.debug("call %s: first collective", parcels[0].envelope.call_id)
-        refusals = sum(bool(self.generator.refusal(parcel)) << number for number, parcel in enumerate(parcels))
+        refusals = sum(
+            bool(self.generator.refusal(parcel)) << number for number, parcel in enumerate(parcels)
+        )
         assert len(parcels) < DIGEST_BITS, f"{len(parcels)} chunks in one call"
         groups = self.mesh, self._groups.stage
         called = [groups[0].record.digests[group.name] for group in groups]
@@ -170,7 +188,9 @@ class MeshRank:
             _refuse_parted(group, dict(zip(self.mesh.ranks, digests, strict=True)))
         found = [each % (1 << DIGEST_BITS) for each in heard]
         if len(set(found)) > 1:
-            said = "; ".join(f"rank {rank} has {value:08x}" for rank, value in zip(self.mesh.ranks, found, strict=True))
+            said = "; ".join(
+                f"rank {rank} has {value:08x}" for rank, value in zip(self.mesh.ranks, found, strict=True)
+            )
             raise MeshError(f"inputs of call {parcels[0].envelope.call_id} differ: {said}")
         anybody = functools.reduce(operator.or_, (each >> DIGEST_BITS for each in heard))
         return {parcel.envelope.session_id for number, parcel in enumerate(parcels) if anybody >> number & 1}
@@ -178,18 +198,19 @@ class MeshRank:
 
 class Leader:
     def __init__(self, rank: MeshRank, groups: Groups, front: Channel, watchdog: Watchdog) -> None:
-        self._rank, self._watchdog = rank, watchdog
+        self._rank = rank
+        self._watchdog = watchdog
         self._front = Wire(front)
         self._everybody = Wire(Broadcast(groups.mesh)) if groups.mesh.size > 1 else None
         self._conditionings = HeldConditionings()
         self._sequence = 0
         self._answered: dict[str, Delivery] = {}
-        """The last of each session, for an envelope that comes twice."""
+        """Last delivery of each session, for an envelope that comes twice."""
         self._pushed: dict[str, int] = {}
         """The newest call of each session whose chunks are staggered."""
 
     def lead(self) -> None:
-        """Until told to leave."""
+        """Run as the leader, until an instruction is to leave."""
         try:
             while self._take(self._front.receive()):
                 pass
@@ -231,11 +252,12 @@ class Leader:
         self._answer([delivery or next(fresh) for delivery in settled])
 
     def _push(self, parcels: Sequence[Parcel]) -> None:
-        """Staggered chunks of one session, answered with those that are done by now. One that comes twice is under way already,
-        or was answered: it is not begun again."""
+        """Run staggered chunks of one session, answered with those that are done by now. One that comes twice
+        is under way already, or was answered: it is not begun again."""
         done: list[Delivery] = []
         for parcel in parcels:
-            name, call_id = parcel.envelope.session_id, parcel.envelope.call_id
+            name = parcel.envelope.session_id
+            call_id = parcel.envelope.call_id
             if call_id <= self._pushed.get(name, 0):
                 continue
             if reason := self._rank.refusal(parcel):
@@ -248,7 +270,7 @@ class Leader:
         self._answer(done)
 
     def _run(self, parcels: Sequence[Parcel]) -> list[Delivery]:
-        """On every rank."""
+        """Run chunks on every rank."""
         if self._everybody is not None:
             log.debug("call %s: mesh broadcast begins", parcels[0].envelope.call_id)
             self._everybody.send(pack_parcels(parcels, sequence=self._sequence))
@@ -259,7 +281,8 @@ class Leader:
         self._pushed.pop(session_id, None)
 
     def _again(self, parcel: Parcel) -> Delivery | None:
-        """The answer to an envelope that has come before: as it was, if it was the session's last, else that it is past."""
+        """Return the answer to an envelope that has come before: as it was, if it was the session's last,
+        else that it is past."""
         envelope = parcel.envelope
         last = self._answered.get(envelope.session_id)
         if last is None or envelope.call_id > last.result.call_id:
@@ -273,7 +296,7 @@ class Leader:
         return self._given_up(parcel.envelope, reason) if reason else None
 
     def _given_up(self, envelope: Envelope, reason: str) -> Delivery:
-        """The end of a session whose envelope cannot be run, on every rank."""
+        """End a session whose envelope cannot be run, on every rank."""
         self._forget(envelope.session_id)
         release = instruction("RELEASE", envelope.call_id, envelope.session_id)
         self._tell_all(release)
@@ -287,7 +310,7 @@ class Leader:
     def _answer(self, deliveries: Sequence[Delivery]) -> None:
         generator = self._rank.generator
         frame = pack_deliveries(
-            [replace(delivery, latents_out=delivery.on_host) for delivery in deliveries],
+            [_as_sent(delivery) for delivery in deliveries],
             sequence=self._sequence,
             held_bytes=generator.held_bytes(),
             phases_ms=generator.stopwatch.lap(),
@@ -296,44 +319,51 @@ class Leader:
         self._front.send(frame)
 
 
-def refused(envelope: Envelope, reason: str) -> Delivery:
-    result = Result(
-        call_id=envelope.call_id,
-        session_id=envelope.session_id,
-        chunk_index=envelope.chunk_index,
-        cache_epoch=envelope.cache_epoch,
-        ok=False,
-        error=reason,
-    )
-    return Delivery(result=result)
+def _as_sent(delivery: Delivery) -> Delivery:
+    """Return the delivery with its latents in host memory, from which they were read already."""
+    return replace(delivery, latents_out=None if delivery.on_host is None else delivery.on_host.wait())
 
 
 def _refuse_parted(group: RankGroup, digests: Mapping[int, int]) -> None:
-    """Where ranks of a group have called other collectives, or in another order, and none has waited for it."""
+    """Raise where ranks of a group have called other collectives, or in another order, though none has waited
+    for it."""
     if len({digests[rank] for rank in group.ranks}) > 1:
-        raise MeshError(f"ranks {group.ranks} have called different collectives on {group.name} since they last compared them")
+        raise MeshError(
+            f"ranks {group.ranks} have called different collectives on {group.name} since they last compared them"
+        )
 
 
 def inputs_digest(parcels: Sequence[Parcel]) -> int:
-    """Of every tensor, as it is about to be used."""
+    """Return a digest of every tensor, as it is about to be used."""
     found = 0
     for parcel in parcels:
         for tensor in (parcel.latents_in, parcel.conditioning, parcel.context_frames):
-            found = zlib.crc32(b"" if tensor is None else checksum_of(tensor.contiguous()).to_bytes(4, "little"), found)
+            found = zlib.crc32(
+                b"" if tensor is None else checksum_of(tensor.contiguous()).to_bytes(4, "little"), found
+            )
     return found
 
 
 def misfit(parcel: Parcel, generator: Generator) -> str:
-    """What of a parcel's tensors is not of the model's kind; empty if all is."""
-    config, envelope = generator.dit.config, parcel.envelope
+    """Return which of a parcel's tensors does not fit the model; empty if all do."""
+    config = generator.dit.config
+    envelope = parcel.envelope
     text = (1, config.text_tokens, config.text_width)
     if parcel.latents_in.shape[2] != config.channels:
-        return f"chunk {envelope.chunk_index} has {parcel.latents_in.shape[2]} channels, the model {config.channels}"
+        return (
+            f"chunk {envelope.chunk_index} has {parcel.latents_in.shape[2]} channels, the model "
+            f"{config.channels}"
+        )
     if parcel.conditioning is not None and tuple(parcel.conditioning.shape) != text:
-        return f"chunk {envelope.chunk_index} has a conditioning of {tuple(parcel.conditioning.shape)}, the model reads {text}"
+        return (
+            f"chunk {envelope.chunk_index} has a conditioning of {tuple(parcel.conditioning.shape)}, the "
+            f"model reads {text}"
+        )
     return ""
 
 
 def _spelled(orders: Orders) -> str:
-    """What is under way, for the report of a hang."""
-    return "; ".join(f"{e.action} call {e.call_id} session {e.session_id} chunk {e.chunk_index}" for e in orders.envelopes)
+    """Spell what is under way, for the report of a hang."""
+    return "; ".join(
+        f"{e.action} call {e.call_id} session {e.session_id} chunk {e.chunk_index}" for e in orders.envelopes
+    )

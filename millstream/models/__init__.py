@@ -1,1 +1,2 @@
-"""Networks and what they run on: DiT, VAE, text encoder, sampler, key/value ring, weights. They never see a rank."""
+"""Networks and what they run on: DiT, VAE, text encoder, sampler, key/value ring, weights. They never see a
+rank."""

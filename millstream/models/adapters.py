@@ -1,6 +1,8 @@
-"""LoRA layers that learn: a frozen linear layer and, beside it, a product of two thin matrices that begins at zero.
+"""LoRA layers that learn: a frozen linear layer and, beside it, a product of two thin matrices that begins at
+zero.
 
-What was learnt is written as a LoRA that every loader of this project, and most others, merge into a model's weights.
+What was learnt is written as a LoRA that every loader of this project, and most others, merge into a model's
+weights.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from millstream.models.weights.parts import canonical
 from millstream.models.weights.same_bytes import save_alike
 
 AdaptedPart = Literal["self_attn", "cross_attn", "ffn"]
-"""Of a block: all linear layers of it."""
+"""Part of a block whose linear layers are all adapted."""
 
 
 class LoRALinear(nn.Module):
-    """In the place of a linear layer. Names are those that files use."""
+    """A linear layer with a LoRA, in the place of the plain one. Parameters have the names that files use."""
 
     def __init__(self, plain: nn.Linear, rank: int, alpha: float, device: torch.device) -> None:
         super().__init__()
@@ -40,7 +42,7 @@ class LoRALinear(nn.Module):
         return self.plain(x) + self._learnt(x)
 
     def product(self, x: Tensor) -> Tensor:
-        """The same without the bias."""
+        """Return the layer's output, with what was learnt, without the bias."""
         return product_of(self.plain, x) + self._learnt(x)
 
     def _learnt(self, x: Tensor) -> Tensor:
@@ -50,13 +52,13 @@ class LoRALinear(nn.Module):
 
 @runtime_checkable
 class MakesProduct(Protocol):
-    """A layer that knows what it is without its bias."""
+    """A layer that can compute its output without its bias."""
 
     def product(self, x: Tensor) -> Tensor: ...
 
 
 def product_of(layer: nn.Linear | LoRALinear, x: Tensor) -> Tensor:
-    """What a layer does without its bias."""
+    """Return a layer's product with `x`, without its bias."""
     return layer.product(x) if isinstance(layer, MakesProduct) else F.linear(x, layer.weight)
 
 
@@ -65,7 +67,8 @@ def plain_of(layer: nn.Linear | LoRALinear) -> nn.Linear:
 
 
 def add_adapters(dit: CausalDiT, *, rank: int, alpha: float, parts: Sequence[AdaptedPart]) -> None:
-    """Nothing else learns from then on. Begin alike everywhere: the same seed before it on every rank."""
+    """Add LoRA layers to these parts of every block, and freeze everything else. Set the same seed before it
+    on every rank, so that all begin alike."""
     dit.requires_grad_(requires_grad=False)
     device = dit.patch_in.weight.device  # the blocks' weights may be unread still
     for block in dit.blocks:
@@ -77,14 +80,16 @@ def add_adapters(dit: CausalDiT, *, rank: int, alpha: float, parts: Sequence[Ada
 
 
 def save_adapters(path: Path, learnt: Mapping[str, Tensor], alpha: float, about: Mapping[str, str]) -> None:
-    """Under the names of the original layout. Appears by rename."""
+    """Write a LoRA under the names of the original layout. The file appears by rename."""
     layers = dict.fromkeys(name.rpartition(".lora_")[0] for name in learnt)
     theirs = canonical("dit", "original", [f"{layer}.weight" for layer in layers])
     tensors = dict[str, Tensor]()
     for layer in layers:
         stem = theirs[f"{layer}.weight"].removesuffix(".weight")
         for factor in ("lora_A", "lora_B"):
-            tensors[f"{stem}.{factor}.weight"] = learnt[f"{layer}.{factor}.weight"].to("cpu", torch.float32).contiguous()
+            tensors[f"{stem}.{factor}.weight"] = (
+                learnt[f"{layer}.{factor}.weight"].to("cpu", torch.float32).contiguous()
+            )
         tensors[f"{stem}.alpha"] = torch.tensor(alpha)
     with Staging(path.parent) as staging:
         save_alike(tensors, staging.path(path.name), about)

@@ -1,4 +1,4 @@
-"""What a causal video network remembers between calls, passed in and out so that modules hold none of it.
+"""State that a causal video network keeps between calls, passed in and out so that modules hold none of it.
 
 Shapes: B batch, C channels, F latent frames, T frames, Y and X rows and columns.
 """
@@ -15,7 +15,7 @@ VAEState = tuple[Tensor, ...]
 
 
 class VAE(Protocol):
-    """What a session needs of a VAE: streaming both ways, with the state in the caller's hands."""
+    """Interface of a VAE for sessions: streaming both ways, with the state in the caller's hands."""
 
     def encode(self, pixels_BTCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]: ...
 
@@ -35,7 +35,9 @@ class Carry:
         assert frames > 0, "a layer that remembers nothing has no tail"
         b, c, _, y, x = x_BCTYX.shape
         tail = x_BCTYX.new_zeros(b, c, frames, y, x) if self.starts_epoch else next(self._old)
-        assert tail.shape[2] == frames, f"a past of {tail.shape[2]} frames for a layer that remembers {frames}"
+        assert tail.shape[2] == frames, (
+            f"a past of {tail.shape[2]} frames for a layer that remembers {frames}"
+        )
         longer = torch.cat([tail, x_BCTYX], dim=2)
         self._new.append(longer[:, :, -frames:].clone())
         return longer

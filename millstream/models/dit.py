@@ -1,9 +1,10 @@
 """A causal diffusion transformer over video latents, as in Wan 2.1.
 
 One device, one chunk at a time. Self-attention sees whatever its `Memory` returns: a session's ring when
-streaming, a masked sequence when training. `parallel/` shards it from outside; nothing here knows about ranks.
-Shapes: B batch, F frames, T tokens a frame, L = F*T chunk tokens, D width, N heads, H head width,
-C latent channels, Y and X latent rows and columns, S text tokens, E text width.
+streaming, a masked sequence when training. `parallel/` shards it from outside; nothing here knows about
+ranks.
+Shapes: B batch, F frames, T tokens a frame, L = F*T chunk tokens, D width, N heads, H head width, C latent
+channels, Y and X latent rows and columns, S text tokens, E text width.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class CrossKV:
 
 
 class RMSNorm(nn.Module):
-    """Over the full width, all heads together: the reason tensor parallelism needs one small collective."""
+    """RMS norm over the full width, all heads together: the reason tensor parallelism needs one small
+    collective."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -78,7 +80,7 @@ class Attention(nn.Module):
 
 class SelfAttention(Attention):
     def remember(self, x_BLD: Tensor, layer: int, memory: Memory) -> None:
-        """Only leave this chunk's keys and values."""
+        """Write this chunk's keys and values to memory, and attend to nothing."""
         k, v = self.key_value(x_BLD)
         memory.write(layer, rotate(k, memory.phases), v)
 
@@ -108,7 +110,8 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attend to the window, attend to the prompt, think; each frame modulated by its own noise level."""
+    """Self-attention to the window, cross-attention to the prompt, and an MLP; each frame is modulated by its
+    own noise level."""
 
     def __init__(self, config: DiTConfig) -> None:
         super().__init__()
@@ -119,7 +122,9 @@ class Block(nn.Module):
         self.cross_attn = CrossAttention(config)
         self.ffn = MLP(config.width, config.ffn, config.width, "gelu")
 
-    def forward(self, x_BFTD: Tensor, levels_BF6D: Tensor, layer: int, memory: Memory, cross: CrossKV) -> Tensor:
+    def forward(
+        self, x_BFTD: Tensor, levels_BF6D: Tensor, layer: int, memory: Memory, cross: CrossKV
+    ) -> Tensor:
         shift1, scale1, gate1, shift2, scale2, gate2 = self._modulations(levels_BF6D)
         attended = self.self_attn(self._modulated(x_BFTD, shift1, scale1).flatten(1, 2), layer, memory)
         x_BFTD = x_BFTD + attended.view_as(x_BFTD) * gate1
@@ -128,7 +133,7 @@ class Block(nn.Module):
         return x_BFTD + self.ffn(self._modulated(x_BFTD, shift2, scale2)) * gate2
 
     def remember(self, x_BFTD: Tensor, levels_BF6D: Tensor, layer: int, memory: Memory) -> None:
-        """Only what the cache needs: this layer's keys and values."""
+        """Write this layer's keys and values to memory, and compute nothing else."""
         shift, scale, *_ = self._modulations(levels_BF6D)
         self.self_attn.remember(self._modulated(x_BFTD, shift, scale).flatten(1, 2), layer, memory)
 
@@ -230,12 +235,14 @@ class CausalDiT(nn.Module):
         return next(iter(self.blocks)).self_attn.heads
 
     def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
-        """Flow at noise level `level_BF` (0 to 1000) of each frame. Writes the chunk's keys and values into `memory`."""
+        """Flow at noise level `level_BF` (0 to 1000) of each frame. Writes the chunk's keys and values into
+        `memory`."""
         x, time, levels, grid = self.embed(latents_BFCYX, level_BF)
         return self.head(self.blocks(x, levels, memory, cross), time, grid)
 
     def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
-        """Leave the chunk's keys and values in `memory` and predict nothing: the last layer stops at its keys."""
+        """Leave the chunk's keys and values in `memory` and predict nothing: the last layer stops at its
+        keys."""
         x, _, levels, _ = self.embed(latents_BFCYX, level_BF)
         self.blocks.remember(x, levels, memory, cross)
 
@@ -264,7 +271,9 @@ def time_features(level: Tensor, count: int) -> Tensor:
     """Cosines and sines of a noise level at geometrically spaced frequencies, float32."""
     assert count % 2 == 0, f"cosines and sines come in pairs, got {count} features"
     half = count // 2
-    frequencies = torch.exp(-math.log(10000.0) * torch.arange(half, device=level.device, dtype=torch.float64) / half)
+    frequencies = torch.exp(
+        -math.log(10000.0) * torch.arange(half, device=level.device, dtype=torch.float64) / half
+    )
     angle = level.to(torch.float64).unsqueeze(-1) * frequencies
     return torch.cat([angle.cos(), angle.sin()], dim=-1).float()
 

@@ -1,7 +1,7 @@
-"""Modules that have shapes and nothing in them: built to be filled from a file, or only to be looked at.
+"""Modules that have shapes but no values: built to be filled from a file, or only to be inspected.
 
-What a layer draws for itself when it is made is skipped: numbers that nobody will see, and torch makes some of them by way of
-its compiler, whose import takes as long as torch's own.
+What a layer draws for itself when it is made is skipped: numbers that nobody will see, and torch makes some
+of them by way of its compiler, whose import takes as long as torch's own.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from torch.overrides import TorchFunctionMode
 
 @contextmanager
 def empty_modules() -> Iterator[None]:
-    """On the meta device, and not initialised."""
+    """Build modules on the meta device, without initialising them."""
     with torch.device("meta"), _NothingDrawn():
         yield
 
 
 class _NothingDrawn(TorchFunctionMode):
     def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if getattr(function, "__module__", "") == "torch.nn.init":
             return args[0] if args else (kwargs or {})["tensor"]

@@ -19,10 +19,14 @@ class JointMemory:
     """One ring a row. Rings may be filled to different lengths and stand at different frames."""
 
     def __init__(self, rings: Sequence[KVRing]) -> None:
-        assert len({id(ring.window) for ring in rings}) == len(rings), "rows that run together need a window each"
+        assert len({id(ring.window) for ring in rings}) == len(rings), (
+            "rows that run together need a window each"
+        )
         self.rings = rings
         phases = [ring.phases for ring in rings]
-        self._phases = Phases(torch.stack([each.cos for each in phases]), torch.stack([each.sin for each in phases]))
+        self._phases = Phases(
+            torch.stack([each.cos for each in phases]), torch.stack([each.sin for each in phases])
+        )
 
     @property
     def phases(self) -> Phases:

@@ -1,13 +1,12 @@
-"""A session's keys and values: a ring of frame slots, the first of which may be a sink that never leaves.
+"""A session's keys and values: a ring of frame slots (`models/frame_slots.py`), the first of which may be a
+sink.
 
-Frames are written into the slots in order; once all are taken, the oldest frame outside the sink is overwritten.
 Keys carry their rotary phase, so the order of slots does not matter to attention and nothing is ever moved.
 All bookkeeping is in Python integers; tensors are only written and sliced, so no call waits for the device.
-With `windowed` positions the sink's keys are kept a second time as they were written, and turned to their
-distance from the window once a chunk.
-Behind the last slot there is room for zeros, so that a kernel can be given a round number of keys; nothing else sees it.
-Beside it there may be a copy in 8 bits, for whoever asks for one: `packed`.
-A ring that was forked shares its window with the other branches (`models/pages.py`); one that was not pays nothing for that.
+With `windowed` positions the sink's keys are kept twice (`models/sink_keys.py`). Behind the last slot there
+is room for zeros, so that a kernel can be given a round number of keys; nothing else sees it. Beside it there
+may be a copy in 8 bits, `packed` (`models/quantised_window.py`). A ring that was forked shares its window
+with the other branches (`models/pages.py`); one that was not pays nothing for that.
 Shapes: B batch, L chunk tokens, W valid window tokens, N heads, H head width.
 """
 
@@ -21,15 +20,17 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from millstream.models.packed import PackedWindow
+from millstream.models.frame_slots import FrameSlots
 from millstream.models.pages import PagePool, PageTable, Window
+from millstream.models.quantised_window import PackedWindow
 from millstream.models.ring_shape import RingShape
+from millstream.models.sink_keys import SinkKeys
 from millstream.ops.attention import KEY_MULTIPLE, attend
-from millstream.ops.rope import Phases, frame_phases, rotate, shift_phases
+from millstream.ops.rope import Phases, frame_numbers, frame_phases
 
 
 class Attended(NamedTuple):
-    """What a chunk's queries attend to."""
+    """Keys, values and score bias that a chunk's queries attend to."""
 
     k_BWNH: Tensor
     v_BWNH: Tensor
@@ -37,7 +38,8 @@ class Attended(NamedTuple):
 
 
 class PaddedSpan(NamedTuple):
-    """The same for a kernel that likes round numbers: the last `num_zeros` keys and values are zeros."""
+    """Keys and values for a kernel that is faster with a round number of them: the last `num_zeros` are
+    zeros."""
 
     k_BWNH: Tensor
     v_BWNH: Tensor
@@ -62,7 +64,8 @@ class WholeSequence:
 
 
 class KVRing:
-    """Keys and values of one session. `place` chooses slots for a run of frames, `write` fills them layer by layer."""
+    """Keys and values of one session. `place` chooses slots for a run of frames, `write` fills them layer by
+    layer."""
 
     def __init__(
         self,
@@ -76,56 +79,67 @@ class KVRing:
         assert 0 <= shape.sink < shape.window, f"a sink of {shape.sink} frames in a window of {shape.window}"
         self.shape = shape
         self.pool = PagePool() if pool is None else pool
-        """For pages of its branches, should it ever be forked."""
+        """Pool for the pages of its branches, if it is ever forked."""
         self.key_multiple = key_multiple or (KEY_MULTIPLE if device.type == "cuda" else 1)
         self._table: PageTable | None
-        """Which pages the slots refer to, once it was forked; a copy of this ring, as it was placed, has the same one."""
+        """Table of the pages that the slots refer to; None until it is forked. This ring as it was placed,
+        `as_placed`, has the same one."""
         self._packed_means: tuple[Tensor, Tensor] | None
-        """Of the last placing; to pack the same frames again after a branch has used the window."""
-        self._take(self._new_window(device, dtype))
-        keeps_sink = shape.positions == "windowed" and shape.sink > 0
-        self.sink_k = self.k[:, :, : shape.sink * shape.tokens_per_frame].clone() if keeps_sink else None
-        self._sink_is_shared = False
+        """Means of the last placing, to pack the same frames again after a branch has used the window."""
+        self._hold(self._new_window(device, dtype))
+        self.sink = SinkKeys(shape, self.k) if shape.positions == "windowed" and shape.sink > 0 else None
+        """Keys of the sink as they were written; None where they never turn."""
         self.reset()
 
     def reset(self) -> None:
         """Forget everything; memory stays."""
         if self._table is not None:
             self._table.clear()
-        self.frames: list[int] = [-1] * self.shape.window
-        """Which frame of the epoch each slot holds, -1 for none."""
-        self.written = 0
+        self.slots = FrameSlots(self.shape)
         self._bias: Tensor | None = None
-        self._sink_tokens: Tensor | None = None
-        """Where the placed frames' tokens go in the sink; None if they are not of it, or its keys are not kept twice."""
+        if self.sink is not None:
+            self.sink.tokens = None
 
     def to(self, device: torch.device) -> KVRing:
         """Hold the same frames elsewhere; the next `place` goes on from there."""
         if device != self.k.device:
             self._move(device)
-            self.sink_k = None if self.sink_k is None else self.sink_k.to(device, copy=True)
-            self._sink_is_shared = False
+            if self.sink is not None:
+                self.sink.to(device)
         return self
 
     def fork(self) -> KVRing:
-        """A ring with the same frames that goes on by itself. Nothing is copied: both share what neither has overwritten.
+        """A ring with the same frames that goes on by itself. Nothing is copied: both share what neither has
+        overwritten.
 
         Between chunks only: either is placed anew before it is written.
         """
         if self._table is None:
-            self._table = PageTable.of_all(self.window, self.pool, [frame >= 0 for frame in self.frames])
+            self._table = PageTable.of_all(
+                self.window, self.pool, [frame >= 0 for frame in self.slots.frames]
+            )
         branch = copy.copy(self)
-        branch._table, branch.frames = self._table.fork(), list(self.frames)
-        self._sink_is_shared = branch._sink_is_shared = self.sink_k is not None
+        branch._table = self._table.fork()
+        branch.slots = self.slots.copy()
+        branch.sink = None if self.sink is None else self.sink.fork()
         return branch
 
+    def as_placed(self) -> KVRing:
+        """Return this ring as it is placed now: its tensors and its table of frames are the same, also when
+        this one is placed for the next chunk."""
+        placed = copy.copy(self)
+        placed.sink = copy.copy(self.sink)
+        return placed
+
     def reserve(self) -> None:
-        """Have room for whatever may be placed from here on; a branch that finds none raises before anything changes."""
+        """Have room for whatever may be placed from here on; a branch that finds none raises before anything
+        changes."""
         if self._table is not None:
             self._table.reserve()
 
     def own_window(self) -> None:
-        """Share nothing any more: rings of one call, or with calls that others come between, need a window each."""
+        """Share nothing any more: rings of one call, or with calls that others come between, need a window
+        each."""
         if self._table is not None:
             self._move(self.k.device)
 
@@ -135,48 +149,45 @@ class KVRing:
             self._clear_padding()
             if self._packed_means is not None:
                 assert self.packed is not None, "a window that was packed stays so"
-                self.packed.restore(self.k[:, :, : self._valid], self.v[:, :, : self._valid], self._packed_means)
+                self.packed.restore(
+                    self.k[:, :, : self._valid], self.v[:, :, : self._valid], self._packed_means
+                )
 
     @property
     def packed(self) -> PackedWindow | None:
-        """The same in 8 bits, once asked for."""
+        """Copy of the window in 8 bits; None until it is asked for."""
         return self.window.packed
 
     @property
     def num_bytes(self) -> int:
-        """Of itself, with all that it shares."""
+        """Bytes of this ring, with all that it shares."""
         return held_bytes([self])
 
     def parts_bytes(self) -> dict[int, int]:
         """Bytes by the identity of what holds them, which other rings may hold as well."""
         parts = {id(self.window): self.window.num_bytes}
-        if self.sink_k is not None:
-            parts[id(self.sink_k)] = self.sink_k.nbytes
+        if self.sink is not None:
+            parts[id(self.sink.k)] = self.sink.k.nbytes
         return parts if self._table is None else parts | self._table.stored_bytes()
 
     def state(self) -> dict[str, Tensor]:
-        """Its tensors by name; with `frames` and `written` they are all there is of it between chunks."""
+        """Its tensors by name; with its slots' `frames` and `written` they are all there is of it between
+        chunks."""
         window = self.window
         if self._table is not None:  # what lies in the window may be a branch's
             window = self._new_window(self.k.device, self.k.dtype)
             self._table.copy_to(window)
         held = {"k": window.k, "v": window.v}
-        return held if self.sink_k is None else held | {"sink_k": self.sink_k}
+        return held if self.sink is None else held | {"sink_k": self.sink.k}
 
     def resume(self, state: Mapping[str, Tensor], frames: Sequence[int], written: int) -> None:
         """Go on from what another ring of this shape held."""
-        assert len(frames) == self.shape.window, f"{len(frames)} slots for a window of {self.shape.window}"
-        assert written >= 0, f"{written} frames were ever written"
+        self.slots.resume(frames, written)
         self.own_window()
-        self._own_sink()
-        for name, tensor in self.state().items():
-            tensor.copy_(state[name])
-        self.frames, self.written = list(frames), written
-
-    @property
-    def newest(self) -> int:
-        """The last frame placed, -1 for none."""
-        return max(self.frames)
+        self.k.copy_(state["k"])
+        self.v.copy_(state["v"])
+        if self.sink is not None:
+            self.sink.resume(state["sink_k"])
 
     @property
     def phases(self) -> Phases:
@@ -185,26 +196,30 @@ class KVRing:
     def place(self, frames: list[int], *, end_frame: int | None = None, kv_bias: float = 1.0) -> None:
         """Take slots for `frames`, evicting the oldest; every `write` until the next `place` goes there.
 
-        Placing the newest frames again takes the same slots again: a chunk is placed once and written many times.
-        `end_frame` is where the window ends for `windowed` positions, if that is past the last of `frames`.
+        Placing the newest frames again takes the same slots again: a chunk is placed once and written many
+        times. `end_frame` is where the window ends for `windowed` positions, if that is past the last of
+        `frames`.
         """
-        assert 0 < len(frames) <= self.shape.window, f"{len(frames)} frames for a window of {self.shape.window}"
+        assert 0 < len(frames) <= self.shape.window, (
+            f"{len(frames)} frames for a window of {self.shape.window}"
+        )
         if self._table is not None:
             self._table.enter()
         end = frames[-1] + 1 if end_frame is None else end_frame
-        self._past = min(self.written, self.shape.window) * self.shape.tokens_per_frame
-        slots = [self._slot_of(frame) for frame in frames]
+        self._past = self.slots.num_tokens
+        slots = [self.slots.place(frame) for frame in frames]
         self._index = self._token_index(slots)
-        held = min(self.written, self.shape.window)
-        self._valid = held * self.shape.tokens_per_frame
-        positions = [self._position(frame, slot, end) for frame, slot in zip(frames, slots, strict=True)]
-        self._phases = frame_phases(_numbers(positions, self.k.device), self.shape.grid, self.shape.head_width)
+        self._valid = self.slots.num_tokens
+        positions = [self.slots.position(frame, slot, end) for frame, slot in zip(frames, slots, strict=True)]
+        self._phases = frame_phases(
+            frame_numbers(positions, self.k.device), self.shape.grid, self.shape.head_width
+        )
         self._bias = self._past_bias(slots, kv_bias)
         if self._table is not None:
             self._table.own(slots)
         self._clear_padding()
-        if self.sink_k is not None:
-            self._turn_sink(slots, end)
+        if self.sink is not None:
+            self._place_sink(self.sink, slots, end)
         self._renew_packed()
 
     def pack(self) -> None:
@@ -229,13 +244,13 @@ class KVRing:
 
     @property
     def bias(self) -> Tensor | None:
-        """What is added to the scores of the keys that the placed frames see."""
+        """Bias on the scores of the keys that the placed frames see; None for none."""
         return self._bias
 
     @property
     def fills_sink(self) -> bool:
-        """Whether sink frames are among the placed ones, whose keys are kept twice."""
-        return self._sink_tokens is not None
+        """True if sink frames, whose keys are kept twice, are among the placed ones."""
+        return self.sink is not None and self.sink.tokens is not None
 
     def span(self, layer: int, *, rounded: bool) -> PaddedSpan:
         """All that the placed frames attend to, and zeros up to a round number if so asked."""
@@ -245,16 +260,20 @@ class KVRing:
 
     def written_in_place(self, layer: int) -> None:
         """A kernel has filled the placed slots of `span` itself: do what `write` does besides."""
-        if self._sink_tokens is not None:
-            self._keep_sink(layer, self.k[layer].index_select(1, self._sink_tokens))
+        sink = self.sink
+        if sink is not None and sink.tokens is not None:
+            sink.keep(layer, self.k[layer].index_select(1, sink.tokens))
 
     def write(self, layer: int, k_BLNH: Tensor, v_BLNH: Tensor) -> Attended:
-        """Store a layer's keys and values in the placed slots and return all that the placed frames attend to."""
-        k, v = self.k[layer], self.v[layer]
+        """Store a layer's keys and values in the placed slots and return all that the placed frames attend
+        to."""
+        k = self.k[layer]
+        v = self.v[layer]
         k.index_copy_(1, self._index, k_BLNH)
         v.index_copy_(1, self._index, v_BLNH)
-        if self._sink_tokens is not None:
-            self._keep_sink(layer, k_BLNH[:, : len(self._sink_tokens)])
+        sink = self.sink
+        if sink is not None and sink.tokens is not None:
+            sink.keep(layer, k_BLNH[:, : len(sink.tokens)])
         return Attended(k[:, : self._valid], v[:, : self._valid], self._bias)
 
     def attend(self, layer: int, q_BLNH: Tensor, k_BLNH: Tensor, v_BLNH: Tensor) -> Tensor:
@@ -266,11 +285,17 @@ class KVRing:
         tokens = shape.window * shape.tokens_per_frame
         size = (2, shape.layers, shape.batch, self._rounded(tokens), shape.heads, shape.head_width)
         zeros = torch.zeros if self.pool.rooms is None else self.pool.rooms.zeros
-        return Window(zeros(size, device=device, dtype=dtype), slots=shape.window, tokens_per_frame=shape.tokens_per_frame)
+        return Window(
+            zeros(size, device=device, dtype=dtype),
+            slots=shape.window,
+            tokens_per_frame=shape.tokens_per_frame,
+        )
 
-    def _take(self, window: Window) -> None:
-        """Hold frames there from now on; it is nobody else's."""
-        self.window, self.k, self.v = window, window.k, window.v
+    def _hold(self, window: Window) -> None:
+        """Hold frames there from now on; no other ring does."""
+        self.window = window
+        self.k = window.k
+        self.v = window.v
         self._table = self._packed_means = None
 
     def _move(self, device: torch.device) -> None:
@@ -279,7 +304,7 @@ class KVRing:
             window.room.copy_(self.window.room)
         else:
             self._table.copy_to(window)
-        self._take(window)
+        self._hold(window)
 
     def _clear_padding(self) -> None:
         """Zeros behind the last frame: before a ring is full, old frames may lie there, or a branch's."""
@@ -294,39 +319,14 @@ class KVRing:
             self.packed.renew(self.k[:, :, : self._valid], self.v[:, :, : self._valid], self._past)
             self._packed_means = None if self._table is None else self.packed.means()
 
-    def _own_sink(self) -> None:
-        """Before the sink's keys are overwritten."""
-        if self._sink_is_shared:
-            assert self.sink_k is not None, "nothing is shared that is not there"
-            self.sink_k, self._sink_is_shared = self.sink_k.clone(), False
-
     def _rounded(self, tokens: int) -> int:
         return -(-tokens // self.key_multiple) * self.key_multiple
 
-    def _keep_sink(self, layer: int, k_BLNH: Tensor) -> None:
-        """Keep the sink's fresh keys as they would be at their own frame."""
-        assert self.sink_k is not None
-        assert self._sink_tokens is not None
-        self.sink_k[layer].index_copy_(1, self._sink_tokens, rotate(k_BLNH, self._untwist))
-
-    def _slot_of(self, frame: int) -> int:
-        if frame in self.frames:
-            return self.frames.index(frame)
-        sink, ring = self.shape.sink, self.shape.window - self.shape.sink
-        slot = self.written if self.written < self.shape.window else sink + (self.written - sink) % ring
-        self.frames[slot] = frame
-        self.written += 1
-        return slot
-
-    def _position(self, frame: int, slot: int, end_frame: int) -> int:
-        """The frame number whose phase a frame carries: its own, but never further back than the window is long."""
-        if self.shape.positions == "absolute" or slot >= self.shape.sink:
-            return frame
-        return max(frame, end_frame - self.shape.window + slot)
-
     def _token_index(self, slots: list[int]) -> Tensor:
         per_frame = self.shape.tokens_per_frame
-        runs = [torch.arange(slot * per_frame, (slot + 1) * per_frame, device=self.k.device) for slot in slots]
+        runs = [
+            torch.arange(slot * per_frame, (slot + 1) * per_frame, device=self.k.device) for slot in slots
+        ]
         return torch.cat(runs)
 
     def _past_bias(self, slots: list[int], kv_bias: float) -> Tensor | None:
@@ -337,38 +337,21 @@ class KVRing:
         bias[slots] = 0.0
         return bias.flatten()[: self._valid].to(self.k).view(1, 1, 1, -1)
 
-    def _turn_sink(self, slots: list[int], end_frame: int) -> None:
+    def _place_sink(self, sink: SinkKeys, slots: list[int], end_frame: int) -> None:
         """Bring the sink's keys to their distance for a window that ends at `end_frame`."""
-        assert self.sink_k is not None
-        per_frame, device = self.shape.tokens_per_frame, self.k.device
         fresh = [slot for slot in slots if slot < self.shape.sink]
         assert fresh == slots[: len(fresh)], f"sink slots must be written first, got {slots}"
-        if fresh:
-            self._own_sink()
-        self._sink_tokens = self._token_index(fresh) if fresh else None
-        offsets = [
-            self._position(frame, slot, end_frame) - frame
-            for slot, frame in enumerate(self.frames[: self.shape.sink])
-            if frame >= 0
-        ]
-        if fresh:
-            self._untwist = shift_phases(_numbers([-offsets[slot] for slot in fresh], device), per_frame, self.shape.head_width)
+        offsets = self.slots.sink_offsets(end_frame)
+        sink.place(self._token_index(fresh) if fresh else None, [offsets[slot] for slot in fresh])
         if any(offsets):
-            turn = shift_phases(_numbers(offsets, device), per_frame, self.shape.head_width)
-            tokens = len(offsets) * per_frame
             if self._table is not None:
                 self._table.own(range(len(offsets)))
-            self.k[:, :, :tokens] = rotate(self.sink_k[:, :, :tokens], turn)
+            sink.turn(self.k, offsets)
 
 
 def held_bytes(rings: Iterable[KVRing]) -> int:
-    """Of all of them, what several share counted once."""
+    """Return the bytes that these rings hold. What several share is counted once."""
     parts: dict[int, int] = {}
     for ring in rings:
         parts |= ring.parts_bytes()
     return sum(parts.values())
-
-
-def _numbers(values: Sequence[int], device: torch.device) -> Tensor:
-    """Written by the device itself: a copy from the host would wait for all that is queued there, hundreds of milliseconds."""
-    return torch.stack([torch.full((), value, dtype=torch.int64, device=device) for value in values])

@@ -1,7 +1,8 @@
 """A text encoder whose weights wait in host memory and are on the device only while a text is read.
 
-For devices that are better filled with other things between two prompts. Weights do not change, so they are copied one way,
-and what the device held is dropped. The same weights in the same place give the same bits. Knows no text model.
+For devices that are better filled with other things between two prompts. Weights do not change, so they are
+copied one way, and what the device held is dropped. The same weights in the same place give the same bits.
+Knows no text model.
 Shapes: S text tokens, E text width.
 """
 
@@ -32,7 +33,7 @@ class OffloadedTextEncoder:
 
     @property
     def num_bytes(self) -> int:
-        """What a visit takes of the device."""
+        """Bytes of device memory that a visit takes."""
         return sum(home.nbytes for _, home in self._homes)
 
     def __call__(self, text: str) -> Tensor:
@@ -42,7 +43,7 @@ class OffloadedTextEncoder:
 
     @contextmanager
     def visit(self) -> Iterator[None]:
-        """The weights are on the device meanwhile."""
+        """Keep the weights on the device within this context."""
         for parameter, home in self._homes:
             parameter.data = self._carry(home)
         try:

@@ -1,11 +1,13 @@
-"""Keys and values in pages of one frame, shared by rings that were forked until one of them overwrites a page.
+"""Keys and values in pages of one frame, shared by rings that were forked until one of them overwrites a
+page.
 
-A ring's frames lie in a window: one piece of memory that attention reads. Rings that were forked share a window and use it in
-turns, each with a table of its own that says which page each slot is. Whoever takes the window over exchanges the slots that
-differ and leaves the others; pages that do not lie in the window lie in the pool. A page that several tables refer to is
-copied to the pool before one of them overwrites it, and never otherwise.
-The pool has room for whatever its rings may still write, or refuses the fork: nobody runs out of it later.
-Knows no attention and no positions. Shapes: a window is [2, layers, B, W, N, H], a page the same with one frame's tokens.
+A ring's frames lie in a window: one piece of memory that attention reads. Rings that were forked share a
+window and use it in turns, each with a table of its own that says which page each slot is. Whoever takes the
+window over exchanges the slots that differ and leaves the others; pages that do not lie in the window lie in
+the pool. A page that several tables refer to is copied to the pool before one of them overwrites it, and
+never otherwise. The pool has room for whatever its rings may still write, or refuses the fork: nobody runs
+out of it later. Knows no attention and no positions.
+Shapes: a window is [2, layers, B, W, N, H], a page the same with one frame's tokens.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from torch import Tensor
 
 from millstream.core.config import GIB
 from millstream.core.errors import PoolFull
-from millstream.models.packed import PackedWindow
-from millstream.models.rooms import Rooms
+from millstream.models.quantised_window import PackedWindow
+from millstream.models.window_pools import WindowMemoryPools
 
 _LOCK = threading.RLock()
 """Tables end when their last owner forgets them, on whichever thread that is."""
@@ -35,7 +37,8 @@ class Page:
         self.users = 1
         """Tables that refer to it."""
         self.kept_by = 0
-        """Those among them that have not placed anything since they were forked: what they have, they need."""
+        """Tables among them that have not placed anything since they were forked: they need all the pages
+        that they have."""
         self.stored: Tensor | None = None
         """Its content, while it does not lie in a window."""
 
@@ -43,15 +46,15 @@ class Page:
 class PagePool:
     """The pages of one device that do not lie in a window, and how many there may come to be."""
 
-    def __init__(self, *, rooms: Rooms | None = None) -> None:
+    def __init__(self, *, rooms: WindowMemoryPools | None = None) -> None:
         self.capacity_bytes: int | None = None
-        """None for all that the device has."""
+        """Bytes that the pool may hold; None for all that the device has."""
         self.rooms = rooms
         """Where windows lie, if apart from everything else."""
         self.pages_in_use = 0
         self.bytes_in_use = 0
         self.promised_bytes = 0
-        """What it may come to hold if every ring overwrites all that it shares."""
+        """Bytes that the pool holds if every ring overwrites all that it shares."""
         self.copies = 0
         """Pages copied into the pool or out of it, ever."""
 
@@ -67,7 +70,8 @@ class PagePool:
         if limit is not None and wanted > limit:
             raise PoolFull(
                 f"a branch may come to need {num_bytes / GIB:.2f} GiB of keys and values and "
-                f"{max(0, limit - self.promised_bytes) / GIB:.2f} is free: end a branch or choose a smaller window or size"
+                f"{max(0, limit - self.promised_bytes) / GIB:.2f} is free: end a branch or choose a smaller "
+                "window or size"
             )
         assert wanted >= 0, f"{wanted} bytes of pages promised"
         self.promised_bytes = wanted
@@ -80,14 +84,14 @@ class PagePool:
         self.copies += 1
 
     def load(self, page: Page, slot: Tensor) -> None:
-        """Into a window's slot, where it lies from now on."""
+        """Move a page into a window's slot, where it lies from now on."""
         assert page.stored is not None, "a page that does not lie in the window lies in the pool"
         slot.copy_(page.stored)
         self.copies += 1
         self.free(page)
 
     def free(self, page: Page) -> None:
-        """Its place, if it has one."""
+        """Free the page's place in the pool, if it has one."""
         if page.stored is not None:
             self.pages_in_use -= 1
             self.bytes_in_use -= page.stored.nbytes
@@ -97,7 +101,9 @@ class PagePool:
         if self.capacity_bytes is not None or device.type != "cuda":
             return self.capacity_bytes
         free = torch.cuda.mem_get_info(device)[0] + self.bytes_in_use
-        if wanted <= free:  # what torch holds and does not use is slow to ask for, and sessions keep a state every few chunks
+        if (
+            wanted <= free
+        ):  # what torch holds and does not use is slow to ask for, and sessions keep a state every few chunks
             return free
         if self.rooms is not None:
             self.rooms.give_back()
@@ -108,16 +114,19 @@ class Window:
     """A slot for each frame, and which page lies in it; of a ring that was never forked nobody asks that."""
 
     def __init__(self, room: Tensor, *, slots: int, tokens_per_frame: int) -> None:
-        assert room.shape[3] >= slots * tokens_per_frame, f"{slots} frames of {tokens_per_frame} tokens in {room.shape[3]}"
+        assert room.shape[3] >= slots * tokens_per_frame, (
+            f"{slots} frames of {tokens_per_frame} tokens in {room.shape[3]}"
+        )
         self.room = room
         self.k, self.v = room[:, :, :, : slots * tokens_per_frame].unbind(0)
         self.packed: PackedWindow | None = None
-        """The same in 8 bits, once asked for; made from the rest and no part of the state."""
+        """Copy of the window in 8 bits; None until it is asked for. It is made from the rest and no part of
+        the state."""
         self.pages: list[Page | None] = [None] * slots
         self.writers = 0
         """Tables that have placed something since they were forked, or were never."""
         self.holder: weakref.ref[PageTable] | None = None
-        """Whose pages are all here."""
+        """The table whose pages are all in this window."""
         self._tokens_per_frame = tokens_per_frame
 
     @property
@@ -133,10 +142,13 @@ class Window:
 
 
 class PageTable:
-    """What a ring's slots refer to. It ends with its ring, and its pages with the last table that refers to them."""
+    """The pages that a ring's slots refer to. A table ends with its ring, and a page with the last table that
+    refers to it."""
 
     def __init__(self, window: Window, pool: PagePool, pages: list[Page | None], *, writes: bool) -> None:
-        self.window, self.pool, self.pages = window, pool, pages
+        self.window = window
+        self.pool = pool
+        self.pages = pages
         self._writes = writes
         window.writers += writes
 
@@ -145,7 +157,8 @@ class PageTable:
         """The first one of a window: of the ring that has filled it alone."""
         with _LOCK:
             table = cls(window, pool, [Page() if each else None for each in held], writes=True)
-            window.pages, window.holder = list(table.pages), weakref.ref(table)
+            window.pages = list(table.pages)
+            window.holder = weakref.ref(table)
             return table
 
     def fork(self) -> PageTable:
@@ -173,7 +186,7 @@ class PageTable:
             self.window.writers += 1
 
     def enter(self) -> bool:
-        """Have all pages in the window. Whether another table had it since."""
+        """Bring all pages into the window. Return whether another table has used the window since."""
         with _LOCK:
             self.reserve()
             window = self.window
@@ -189,7 +202,8 @@ class PageTable:
             return True
 
     def own(self, slots: Iterable[int]) -> None:
-        """Before these slots are overwritten: nobody else refers to what lies there. After `enter`."""
+        """Make these slots the table's own before they are overwritten, so that no other table refers to what
+        lies there. Call it after `enter`."""
         with _LOCK:
             for slot in slots:
                 page = self.pages[slot]
@@ -199,7 +213,7 @@ class PageTable:
                     self.pages[slot] = self.window.pages[slot] = Page()
 
     def vacate(self, slots: Iterable[int]) -> None:
-        """Before what lies in these slots is lost: to the pool, if anybody refers to it."""
+        """Move pages in these slots to the pool before they are lost, if any table refers to them."""
         with _LOCK:
             for slot in slots:
                 page = self.window.pages[slot]
@@ -208,16 +222,20 @@ class PageTable:
                 self.window.pages[slot] = None
 
     def copy_to(self, window: Window) -> None:
-        """All pages, wherever they lie, to an empty window of this shape."""
+        """Copy all pages, wherever they lie, to an empty window of this shape."""
         with _LOCK:
             for slot, page in enumerate(self.pages):
                 if page is not None:
                     window.slot(slot).copy_(self.window.slot(slot) if page.stored is None else page.stored)
 
     def stored_bytes(self) -> dict[int, int]:
-        """Of each page that lies in the pool, by its identity."""
+        """Return the bytes of each page that lies in the pool, by its identity."""
         with _LOCK:
-            return {id(page): page.stored.nbytes for page in self.pages if page is not None and page.stored is not None}
+            return {
+                id(page): page.stored.nbytes
+                for page in self.pages
+                if page is not None and page.stored is not None
+            }
 
     def clear(self) -> None:
         """Refer to nothing."""
@@ -233,11 +251,13 @@ class PageTable:
                 self.pool.promise(-self._all_slots_bytes(), self.window.room.device)
 
     def _all_slots_bytes(self) -> int:
-        """What one more ring that writes may need of the pool: all its slots, but for the first, which has the window."""
+        """Return the bytes that one more writing ring may need of the pool: all its slots, except for the
+        first such ring, which has the window."""
         return len(self.pages) * self.window.page_bytes if self.window.writers else 0
 
     def _forget(self, slot: int) -> None:
-        page, self.pages[slot] = self.pages[slot], None
+        page = self.pages[slot]
+        self.pages[slot] = None
         if page is None:
             return
         if not self._writes:

@@ -1,14 +1,15 @@
-"""The commit of a chunk in one call with the first step of the next: one pass less over the weights and through a pipeline.
+"""The commit of a chunk in one call with the first step of the next: one pass less over the weights and
+through a pipeline.
 
-Block-causal over both, hence exact: in every layer the finished chunk leaves its keys and values and attends to its own
-window; then the next chunk takes its slots and attends to what is there, the fresh keys among them. The finished chunk never
-sees the next one's.
-Shapes: B batch, F frames, L tokens of one chunk, N heads, H head width, C channels, Y and X latent rows and columns.
+Block-causal over both, hence exact: in every layer the finished chunk leaves its keys and values and attends
+to its own window; then the next chunk takes its slots and attends to what is there, the fresh keys among
+them. The finished chunk never sees the next one's.
+Shapes: B batch, F frames, L tokens of one chunk, N heads, H head width, C channels, Y and X latent rows and
+columns.
 """
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +27,8 @@ class PairedMemory:
     def __init__(self, first: KVRing, second: KVRing) -> None:
         self.rings = (first, second)
         self._length = first.phases.cos.shape[0]
-        one, two = first.phases, second.phases
+        one = first.phases
+        two = second.phases
         self._phases = Phases(torch.cat([one.cos, two.cos]), torch.cat([one.sin, two.sin]))
 
     @property
@@ -46,7 +48,7 @@ class PairedMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class OwedCommit:
+class DeferredCommit:
     """A finished chunk whose keys and values are not in the window yet."""
 
     settled_BFCYX: Tensor
@@ -55,31 +57,35 @@ class OwedCommit:
     """The session's ring as it was placed for this chunk; its tensors are the session's own."""
 
     @classmethod
-    def to_carry(cls, settled_BFCYX: Tensor, level: float, ring: KVRing) -> OwedCommit:
+    def to_carry(cls, settled_BFCYX: Tensor, level: float, ring: KVRing) -> DeferredCommit:
         """One that is still owed when the ring has been placed for the next chunk."""
-        return cls(settled_BFCYX, level, copy.copy(ring))
+        return cls(settled_BFCYX, level, ring.as_placed())
 
     @property
     def can_be_carried(self) -> bool:
         """A sink that is turned for the next chunk is not the one this chunk must see."""
-        return self.placed.sink_k is None
+        return self.placed.sink is None
 
     def alone(self, cross: CrossKV) -> Call:
         """The commit as a call of its own, to be made at once: until then no branch may use the window."""
         self.placed.come_back()
-        return Call("commit", self.settled_BFCYX, per_frame(self.level, self.settled_BFCYX), self.placed, cross)
+        return Call(
+            "commit", self.settled_BFCYX, per_frame(self.level, self.settled_BFCYX), self.placed, cross
+        )
 
     def carried_by(self, call: Call) -> Call:
         """Both in one call; the flow of the finished chunk's frames comes first and means nothing."""
-        assert isinstance(call.memory, KVRing), f"a commit is carried by one session's chunk, not by {type(call.memory)}"
+        assert isinstance(call.memory, KVRing), (
+            f"a commit is carried by one session's chunk, not by {type(call.memory)}"
+        )
         assert call.predicts, f"a commit is carried by a step, not by a {call.phase}"
         levels = torch.cat([per_frame(self.level, self.settled_BFCYX), call.level_BF], dim=1)
         latents = torch.cat([self.settled_BFCYX, call.latents_BFCYX], dim=1)
         return Call(call.phase, latents, levels, PairedMemory(self.placed, call.memory), call.cross)
 
 
-def carrying(owed: OwedCommit, asking: Asking[T]) -> Asking[T]:
-    """The same work, its first call carrying a commit."""
+def carrying(owed: DeferredCommit, asking: Asking[T]) -> Asking[T]:
+    """Do the work of `asking`, with a commit carried by its first call."""
     flow = yield owed.carried_by(next(asking))
     given = flow[:, owed.settled_BFCYX.shape[1] :]
     while True:

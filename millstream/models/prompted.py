@@ -1,4 +1,5 @@
-"""A DiT, the text it reads and the sequence it attends in as one module: from noisy latents to their flow, for training.
+"""A DiT, the text it reads and the sequence it attends in as one module: from noisy latents to their flow,
+for training.
 
 Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns, S text tokens, E text width.
 """
@@ -26,13 +27,16 @@ class PromptedDiT(nn.Module):
 
     def __init__(self, dit: ReadsPrompts, sequence: Memory) -> None:
         super().__init__()
-        self.dit, self.sequence = dit, sequence
+        self.dit = dit
+        self.sequence = sequence
 
-    def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, text_BSE: Tensor, memory: Memory | None = None) -> Tensor:
+    def forward(
+        self, latents_BFCYX: Tensor, level_BF: Tensor, text_BSE: Tensor, memory: Memory | None = None
+    ) -> Tensor:
         """Attends in `memory` where one is given: what another sequence shows, or a stream's ring."""
         return self.dit(latents_BFCYX, level_BF, memory or self.sequence, self.dit.read_prompt(text_BSE))
 
 
 def reads_prompt(name: str) -> bool:
-    """Whether a parameter of a block is used before the blocks' turn comes, when the prompt is read."""
+    """Return whether a parameter of a block is used before the blocks run, when the prompt is read."""
     return any(part in name for part in ("cross_attn.k.", "cross_attn.v.", "cross_attn.norm_k."))

@@ -31,10 +31,11 @@ from millstream.models.weights.fingerprint import fingerprint_of, records
 from millstream.models.weights.locate import ModelFiles, locate
 from millstream.models.weights.lora import Merged, merging
 
-RANDOM, RANDOM_WHOLE = "random", "random-whole"
+RANDOM = "random"
+RANDOM_WHOLE = "random-whole"
 HOST = torch.device("cpu")
 SIDES = ("vae", "text", "tokenizer")
-"""What is around the DiT."""
+"""Names of the parts around the DiT."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,13 +49,14 @@ class LoadedModel:
     device: torch.device
     dtype: torch.dtype
     as_loaded: Mapping[str, bytes] = field(default_factory=dict)
-    """Records of the parts whose weights have been rearranged since: the same weights have one fingerprint."""
+    """Records of the parts whose weights have been rearranged since: the same weights have one
+    fingerprint."""
 
     def fingerprint(self) -> str:
         return fingerprint_of({part: self.records(part) for part in ("dit", "vae", "text")})
 
     def records(self, part: str) -> bytes:
-        """What a part adds to the fingerprint."""
+        """Return the records that a part adds to the fingerprint."""
         if part in self.as_loaded:
             return self.as_loaded[part]
         if part == "text":
@@ -64,7 +66,8 @@ class LoadedModel:
         return records(part, getattr(self, part))
 
     def remembering(self, *parts: str) -> LoadedModel:
-        """The same, for somebody who is about to rearrange these parts' weights."""
+        """Return the model with the records of these parts kept, for callers that are about to rearrange
+        their weights."""
         return replace(self, as_loaded={part: self.records(part) for part in parts})
 
 
@@ -78,9 +81,9 @@ def load_model(
     with_dit: bool = True,
     offload_text: bool = False,
 ) -> LoadedModel:
-    """`weights` are paths in any layout we know, or one word: `random`, `random:SEED`, or `bundled` for Brook. Random text
-    encoders are small, unless `random-whole` asks for all of it. With `offload_text` it waits in host memory and visits
-    the device."""
+    """`weights` are paths in any layout we know, or one word: `random`, `random:SEED`, or `bundled` for
+    Brook. Random text encoders are small, unless `random-whole` asks for all of it. With `offload_text` it
+    waits in host memory and visits the device."""
     vae: WanVAE | BrookVAE
     if isinstance(spec.vae, BrookVAEConfig):
         with _merging(spec, loras) as merged:
@@ -107,8 +110,8 @@ def load_dit(
     keep: Keep = everything,
     later: Later = nothing,
 ) -> CausalDiT:
-    """The same, without the parts around it: what `keep` leaves of each parameter, of which one is there whole at a time. What
-    comes `later` is all of a parameter; Brook's are in one small file and come at once."""
+    """Load the DiT alone. `keep` says what stays of each parameter; only one at a time is in memory whole. A
+    parameter that is read `later` is kept whole. Brook's are in one small file and are all read at once."""
     assert not (loras and later is not nothing), "what is read later is not merged"
     with _merging(spec, loras) as merged:
 
@@ -138,7 +141,11 @@ def _load_wan_dit(
 
 
 def _load_wan_vae(
-    spec: ModelSpec, weights: Sequence[str], files: ModelFiles | None, device: torch.device, dtype: torch.dtype
+    spec: ModelSpec,
+    weights: Sequence[str],
+    files: ModelFiles | None,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> WanVAE:
     vae = empty_vae(spec)
     assert isinstance(vae, WanVAE)
@@ -150,7 +157,11 @@ def _load_wan_vae(
 
 
 def _load_umt5(
-    spec: ModelSpec, weights: Sequence[str], files: ModelFiles | None, device: torch.device, dtype: torch.dtype
+    spec: ModelSpec,
+    weights: Sequence[str],
+    files: ModelFiles | None,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> UMT5Embedder:
     assert isinstance(spec.text, TextConfig)
     with empty_modules():
@@ -166,7 +177,7 @@ def _load_umt5(
 
 
 def empty_vae(spec: ModelSpec) -> WanVAE | BrookVAE:
-    """On the meta device: shapes, and no memory."""
+    """Build the model's VAE on the meta device: shapes, and no memory."""
     with empty_modules():
         return BrookVAE(spec.vae) if isinstance(spec.vae, BrookVAEConfig) else WanVAE(spec.vae)
 
@@ -177,7 +188,7 @@ def _empty_dit(spec: ModelSpec) -> CausalDiT:
 
 
 def _merging(spec: ModelSpec, loras: Sequence[tuple[str, float]]) -> AbstractContextManager[Merged]:
-    """A LoRA that is not there, or does not fit, is said now, not after billions of weights."""
+    """Open the LoRAs. One that is missing or does not fit raises now, not after billions of weights."""
     shapes = {name: tuple(parameter.shape) for name, parameter in _empty_dit(spec).named_parameters()}
     return merging([(Path(path), scale) for path, scale in loras], shapes)
 
@@ -199,12 +210,13 @@ def _load_brook(
 
 
 def has_small_text(weights: Sequence[str]) -> bool:
-    """Whether a text encoder of few layers stands for the whole one."""
+    """Return whether these weights have a text encoder of few layers in the place of the whole one."""
     return len(weights) == 1 and weights[0].partition(":")[0] == RANDOM
 
 
 def source_of(weights: Sequence[str]) -> str:
-    """Which weights, as far as a word says it. Files may lie elsewhere on another machine: what is in them is compared."""
+    """Return which weights these are, as far as a word says it. Files may lie elsewhere on another machine,
+    so their contents are compared instead."""
     return weights[0] if weights == (BUNDLED,) or _random_seed(weights) is not None else "files"
 
 
@@ -218,13 +230,14 @@ def _random_seed(weights: Sequence[str]) -> int | None:
 
 
 def _located(weights: Sequence[str], parts: Sequence[str]) -> ModelFiles | None:
-    """Where these parts are; None for random weights."""
+    """Find the files of these parts; None for random weights."""
     if _random_seed(weights) is not None:
         return None
     files = locate([Path(path) for path in weights])
     missing = [name for name in parts if not getattr(files, name)]
     if missing:
         raise WeightsError(
-            f"no weights for {', '.join(missing)}; give more --weights or convert all into one folder (millstream convert)"
+            f"no weights for {', '.join(missing)}; give more --weights or convert all into one folder "
+            "(millstream convert)"
         )
     return files

@@ -1,4 +1,4 @@
-"""What the size of a session's keys and values depends on."""
+"""The sizes that a session's keys and values depend on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.core.envelope import Envelope
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RingShape:
-    """What a ring's size depends on, and nothing else."""
+    """All that a ring's size depends on, and nothing else."""
 
     layers: int
     heads: int
@@ -24,9 +24,15 @@ class RingShape:
 
     @staticmethod
     def of(
-        dit: DiTConfig, stream: Envelope | StreamConfig, *, layers: int | None = None, heads: int | None = None, batch: int = 1
+        dit: DiTConfig,
+        stream: Envelope | StreamConfig,
+        *,
+        layers: int | None = None,
+        heads: int | None = None,
+        batch: int = 1,
     ) -> RingShape:
-        """What a chunk or a whole stream needs; of all the model's layers and heads, unless a rank holds fewer."""
+        """Return the shape of the ring that a chunk or a whole stream needs: for all the model's layers and
+        heads, unless a rank holds fewer."""
         cell = SPATIAL_STRIDE * dit.patch
         return RingShape(
             layers=dit.layers if layers is None else layers,

@@ -1,7 +1,8 @@
 """A few steps from noise to a clean chunk, with fresh noise in between.
 
-The same loop serves streaming and the trainer's rollouts. It asks for model calls and is answered with flows, so that
-whoever answers may work on several chunks in turn. It knows neither sessions nor where noise comes from.
+The same loop serves streaming and the train's rollouts. It asks for model calls and is answered with flows,
+so that whoever answers may work on several chunks in turn. It knows neither sessions nor where noise comes
+from.
 Shapes: B batch, F frames, C channels, Y and X latent rows and columns.
 """
 
@@ -19,7 +20,8 @@ from millstream.models.kv import Memory
 
 
 class FlowModel(Protocol):
-    """What the sampler needs of a DiT: the flow of a chunk, and a pass that only leaves keys and values."""
+    """Interface of a DiT for the sampler: the flow of a chunk, and a pass that only writes keys and
+    values."""
 
     def __call__(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor: ...
 
@@ -27,10 +29,11 @@ class FlowModel(Protocol):
 
 
 class Call(NamedTuple):
-    """One model call that a chunk asks for. The answer is the flow, or None where it only leaves keys and values."""
+    """One model call that a chunk asks for. The answer is the flow, or None where it only leaves keys and
+    values."""
 
     phase: str
-    """What it is for: step, commit or recompute."""
+    """Purpose of the call: step, commit or recompute."""
     latents_BFCYX: Tensor
     level_BF: Tensor
     memory: Memory
@@ -64,8 +67,11 @@ def denoise(
     cross: CrossKV,
     noise: Callable[[int], Tensor],
 ) -> Tensor:
-    """Clean latents in the dtype of `latents_BFCYX`, which are at `levels[0]`. `noise(i)` is what step i starts from."""
-    return answer(denoising(latents_BFCYX, levels, memory, cross, noise), lambda call: call.answered_by(model))
+    """Clean latents in the dtype of `latents_BFCYX`, which are at `levels[0]`. `noise(i)` is what step i
+    starts from."""
+    return answer(
+        denoising(latents_BFCYX, levels, memory, cross, noise), lambda call: call.answered_by(model)
+    )
 
 
 def denoising(
@@ -75,9 +81,10 @@ def denoising(
     cross: CrossKV,
     noise: Callable[[int], Tensor],
 ) -> Asking[Tensor]:
-    """The same, asking for its calls."""
+    """Denoise a chunk as `denoise` does, by asking for the model calls."""
     assert levels, "a chunk is denoised in one step or more"
-    dtype, current = latents_BFCYX.dtype, latents_BFCYX.float()
+    dtype = latents_BFCYX.dtype
+    current = latents_BFCYX.float()
     clean = current
     for step, level in enumerate(levels):
         if step:
@@ -104,12 +111,14 @@ def settle(clean_BFCYX: Tensor, level: float, noise: Callable[[], Tensor]) -> Te
 
 
 def commit(model: FlowModel, settled_BFCYX: Tensor, level: float, memory: Memory, cross: CrossKV) -> None:
-    """Leave a finished chunk's keys and values in the window."""
+    """Write a finished chunk's keys and values to the window."""
     answer(committing("commit", settled_BFCYX, level, memory, cross), lambda call: call.answered_by(model))
 
 
-def committing(phase: str, settled_BFCYX: Tensor, level: float, memory: Memory, cross: CrossKV) -> Asking[None]:
-    """The same, asking for its call."""
+def committing(
+    phase: str, settled_BFCYX: Tensor, level: float, memory: Memory, cross: CrossKV
+) -> Asking[None]:
+    """Commit a chunk as `commit` does, by asking for the model call."""
     yield Call(phase, settled_BFCYX, per_frame(level, settled_BFCYX), memory, cross)
 
 

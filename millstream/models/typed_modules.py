@@ -1,4 +1,5 @@
-"""A list of modules that says which, for whoever walks over it. To PyTorch it is any other."""
+"""A list of modules that declares their type, for code that iterates over it. To PyTorch it is like any
+other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where hand-written kernels run: on a CUDA device, with Triton installed. Everywhere else their plain twins do."""
+"""Choice of where hand-written kernels run: on a CUDA device, with Triton installed. Everywhere else their
+plain twins do."""
 
 from __future__ import annotations
 

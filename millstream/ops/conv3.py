@@ -1,7 +1,8 @@
-"""A 3x3x3 convolution of our own, where it beats the library's: Hopper GPUs, bf16, 96 or 192 channels in and out.
+"""A 3x3x3 convolution of our own, where it beats the library's: Hopper GPUs, bf16, 96 or 192 channels in and
+out.
 
-CUDA C++ (`cuda/conv3.cu`), built on first use if there is a compiler, then kept: some seconds, once per machine. Without a
-compiler or on other GPUs there is none, and the library's convolution serves.
+CUDA C++ (`cuda/conv3.cu`), built on first use if there is a compiler, then kept: some seconds, once per
+machine. Without a compiler or on other GPUs there is none, and the library's convolution serves.
 Shapes: T frames, Y and X rows and columns, I inputs, O outputs.
 """
 
@@ -22,7 +23,7 @@ from torch import Tensor
 PAST = 2
 """Frames of the past that a causal convolution over three frames sees."""
 TAPS = 27
-"""Of a 3x3x3 convolution."""
+"""Taps of a 3x3x3 convolution."""
 SOURCE = Path(__file__).parent / "cuda" / "conv3.cu"
 SLICES = {96: 32, 192: 16}
 """Channels that the kernel takes at a time, by how many there are."""
@@ -32,7 +33,9 @@ _log = logging.getLogger(__name__)
 
 class OwnConvolution:
     def __init__(self, library: Path) -> None:
-        loaded, pointer, number = ctypes.CDLL(str(library)), ctypes.c_void_p, ctypes.c_int
+        loaded = ctypes.CDLL(str(library))
+        pointer = ctypes.c_void_p
+        number = ctypes.c_int
         self._kernels = {channels: getattr(loaded, f"conv3_{channels}") for channels in SLICES}
         for kernel in self._kernels.values():
             kernel.argtypes = [pointer, pointer, pointer, number, number, number, pointer]
@@ -41,7 +44,12 @@ class OwnConvolution:
     def pack(self, weight_OITYX: Tensor) -> Tensor | None:
         """A weight as the kernel reads it, or None if it cannot."""
         outer, inputs, *taps = weight_OITYX.shape
-        if taps != [3, 3, 3] or outer != inputs or inputs not in SLICES or weight_OITYX.dtype != torch.bfloat16:
+        if (
+            taps != [3, 3, 3]
+            or outer != inputs
+            or inputs not in SLICES
+            or weight_OITYX.dtype != torch.bfloat16
+        ):
             return None
         return packed(weight_OITYX)
 
@@ -50,10 +58,18 @@ class OwnConvolution:
         assert canvas.is_contiguous(), f"the kernel reads a dense canvas, got strides {canvas.stride()}"
         assert canvas.dtype == torch.bfloat16, f"the kernel multiplies bfloat16, got {canvas.dtype}"
         frames, rows, columns, channels = canvas.shape
-        out = torch.empty(frames - 2, rows - 2, columns - 2, channels, dtype=canvas.dtype, device=canvas.device)
+        out = torch.empty(
+            frames - 2, rows - 2, columns - 2, channels, dtype=canvas.dtype, device=canvas.device
+        )
         stream = torch.cuda.current_stream(canvas.device).cuda_stream
         code = self._kernels[channels](
-            canvas.data_ptr(), packed_weight.data_ptr(), out.data_ptr(), frames - 2, rows - 2, columns - 2, stream
+            canvas.data_ptr(),
+            packed_weight.data_ptr(),
+            out.data_ptr(),
+            frames - 2,
+            rows - 2,
+            columns - 2,
+            stream,
         )
         assert code == 0, f"the convolution of {tuple(canvas.shape)} failed to start: code {code}"
         return out
@@ -69,7 +85,8 @@ def packed(weight_OITYX: Tensor) -> Tensor:
 
 @cache
 def find_convolution() -> OwnConvolution | None:
-    """Ours, built if need be; None where it cannot run, which is logged once with the reason."""
+    """Return our convolution, built if need be; None where it cannot run, which is logged once with the
+    reason."""
     reason = _why_not()
     if reason:
         _log.info("the library's convolution serves: %s", reason)
@@ -83,7 +100,7 @@ def find_convolution() -> OwnConvolution | None:
 
 
 def build() -> Path:
-    """The library's file, from the cache where it has been built before."""
+    """Build the library, unless the cache has it, and return its path."""
     compiler = shutil.which("nvcc")
     if compiler is None:
         raise FileNotFoundError("nvcc is not on the path")
@@ -97,7 +114,18 @@ def build() -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "wgmma.h").write_text(f"template <int N> struct Wgmma;\n{header}")
     fresh = folder / f"conv3.{os.getpid()}.so"
-    command = [compiler, "-O3", _TARGET, "-shared", "-Xcompiler", "-fPIC", f"-I{folder}", "-o", str(fresh), str(SOURCE)]
+    command = [
+        compiler,
+        "-O3",
+        _TARGET,
+        "-shared",
+        "-Xcompiler",
+        "-fPIC",
+        f"-I{folder}",
+        "-o",
+        str(fresh),
+        str(SOURCE),
+    ]
     subprocess.run(command, check=True, capture_output=True, text=True)
     fresh.rename(library)  # whole or not at all, however many processes build at once
     return library
@@ -109,7 +137,8 @@ def cache_folder() -> Path:
 
 
 def wgmma_header(columns: int) -> str:
-    """One warpgroup's 64 x `columns` sums: as many operands as registers, which is why this is written by a program."""
+    """One warpgroup's 64 x `columns` sums: as many operands as registers, which is why this is written by a
+    program."""
     registers = columns // 2
     operands = ",".join(f"%{i}" for i in range(registers))
     bound = ",".join(f'"+f"(d[{i}])' for i in range(registers))

@@ -1,4 +1,5 @@
-"""Attention under forward-mode derivatives, which torch's fused kernels do not have: the answer by those, its change beside it.
+"""Attention under forward-mode derivatives, which torch's fused kernels do not have: the answer by those, its
+change beside it.
 
 For queries q, keys k and values v, with p = softmax(q k) and everything scaled, the answer p v changes by
 p (ds - sum(p ds)) v + p dv, where ds = dq k + q dk. Scores are written out for some queries at a time.
@@ -20,7 +21,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 MOST_SCORES = 2**26
-"""That are there at once."""
+"""Most scores that are in memory at once."""
 
 
 @contextmanager
@@ -35,7 +36,11 @@ def forward_mode() -> Iterator[None]:
 
 class ChangingAttention(TorchFunctionMode):
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if func is not F.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
@@ -47,11 +52,14 @@ class ChangingAttention(TorchFunctionMode):
         return forward_ad.make_dual(out, attention_change((q, k, v), (dq, dk, dv)).to(out.dtype))
 
 
-def attention_change(of: tuple[Tensor, Tensor, Tensor], by: tuple[Tensor | None, Tensor | None, Tensor | None]) -> Tensor:
+def attention_change(
+    of: tuple[Tensor, Tensor, Tensor], by: tuple[Tensor | None, Tensor | None, Tensor | None]
+) -> Tensor:
     """How attention [B, N, L, H] changes, in float32; what does not change is None."""
     k, v = (each.float() for each in of[1:])
     dk, dv = (None if each is None else each.float() for each in by[1:])
-    scale, rows = of[0].shape[-1] ** -0.5, max(1, MOST_SCORES // (of[0].shape[0] * of[0].shape[1] * k.shape[2]))
+    scale = of[0].shape[-1] ** -0.5
+    rows = max(1, MOST_SCORES // (of[0].shape[0] * of[0].shape[1] * k.shape[2]))
     found = list[Tensor]()
     for begin in range(0, of[0].shape[2], rows):
         q = of[0][:, :, begin : begin + rows].float() * scale

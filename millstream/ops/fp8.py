@@ -14,7 +14,7 @@ from torch import Tensor
 E4M3 = torch.float8_e4m3fn
 LARGEST = 448.0
 LEAST_SCALE = 1e-12
-"""Of a row of zeros, so that nothing is divided by zero."""
+"""Scale of a row of zeros, so that nothing is divided by zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Rows8:
     scales_L1: Tensor
 
     def restored(self) -> Tensor:
-        """float32"""
+        """Return the rows in float32."""
         return self.values_LI.float() * self.scales_L1
 
 

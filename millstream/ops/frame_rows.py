@@ -1,4 +1,5 @@
-"""Which rows of a chunk somebody has, where modulations are said of frames and rows are shared out regardless of them."""
+"""Rows of a chunk that a rank has, where modulations belong to frames and rows are shared out regardless of
+frames."""
 
 from __future__ import annotations
 
@@ -9,16 +10,17 @@ import torch
 from torch import Tensor
 
 Addend = Tensor | Sequence[Tensor]
-"""What is added to a residual, whole or in parts: those of several ranks, summed in float32 in their order."""
+"""Addend of a residual, whole or in parts. Parts come from several ranks and are summed in float32, in the
+order of the ranks."""
 
 
 class RowsOfFrames(NamedTuple):
     """A run of rows, which may begin and end within a frame."""
 
     tokens: int
-    """Of a frame."""
+    """Tokens of a frame."""
     first: int
-    """Row of the chunk."""
+    """The first of the rows, as a row of the chunk."""
 
     def frames(self, count: int, of: int) -> Tensor:
         """The frame of each of so many rows; those after the chunk's end are of its last, the `of`-th."""

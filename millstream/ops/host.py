@@ -1,8 +1,9 @@
 """Numbers on their way to host memory and back: asked for now, waited for when they are needed.
 
-A GPU copies them itself, from or into pinned memory; on a CPU they are there already. Copies beside a device's own work have a
-stream for each way, since one that waits for what it copies must not hold up the other. A copy there begins at `ready`, when
-what was queued before is done; one back leaves `done`, which what is queued afterwards waits for; no thread waits for either.
+A GPU copies them itself, from or into pinned memory; on a CPU they are there already. Copies beside a
+device's own work have a stream for each way, since one that waits for what it copies must not hold up the
+other. A copy there begins at `ready`, when what was queued before is done; one back leaves `done`, which what
+is queued afterwards waits for; no thread waits for either.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ class HostCopy:
     """One tensor, as it is when all work queued so far is done."""
 
     def __init__(self, tensor: Tensor, *, beside: bool = False) -> None:
-        """`beside`: on a stream of its own, so that what is queued from now on waits for no copy. Not for memory that a
-        recorded call writes again: the tensor must stay as it is until it has been waited for."""
+        """`beside`: on a stream of its own, so that what is queued from now on waits for no copy. Not for
+        memory that a recorded call writes again: the tensor must stay as it is until it has been waited
+        for."""
         self._here = self._there = tensor
         self._arrival: torch.cuda.Event | None = None
         if tensor.is_cuda:
@@ -43,15 +45,19 @@ class HostCopy:
 
 
 def brought(tensor: Tensor, device: torch.device) -> Tensor:
-    """One of host memory on its way to a device, beside the work queued there; what is queued from now on finds it."""
+    """One of host memory on its way to a device, beside the work queued there; what is queued from now on
+    finds it."""
     if device.type != "cuda":
         return tensor if tensor.device == device else tensor.to(device)
-    stream, consumer = copying_stream(device, "back"), torch.cuda.current_stream(device)
+    stream = copying_stream(device, "back")
+    consumer = torch.cuda.current_stream(device)
     with torch.cuda.stream(stream):
         there = tensor.to(device, non_blocking=True)
         done = stream.record_event()
     consumer.wait_event(done)
-    there.record_stream(consumer)  # made on another stream: its memory is the consumer's until that has read it
+    there.record_stream(
+        consumer
+    )  # made on another stream: its memory is the consumer's until that has read it
     return there
 
 

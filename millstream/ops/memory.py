@@ -10,15 +10,19 @@ import torch
 
 
 def bytes_in_use(device: torch.device) -> int:
-    """By this process."""
+    """Return the bytes in use by this process."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
     statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * resource.getpagesize() if statm.exists() else most_bytes_in_use(device)
+    return (
+        int(statm.read_text().split()[1]) * resource.getpagesize()
+        if statm.exists()
+        else most_bytes_in_use(device)
+    )
 
 
 def most_bytes_in_use(device: torch.device) -> int:
-    """At any time so far."""
+    """Return the most bytes in use by this process at any time so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -29,15 +29,19 @@ Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def philox(counter: Words, key: tuple[int, int] | tuple[Tensor, Tensor]) -> Words:
-    """Four 32-bit words in, four out. Words are int64 tensors that hold unsigned 32-bit values; so may the key's be, of a shape
-    that broadcasts to theirs."""
+    """Four 32-bit words in, four out. Words are int64 tensors that hold unsigned 32-bit values; so may the
+    key's be, of a shape that broadcasts to theirs."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):
-        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]  # wrap modulo 2^64, which leaves the bits right
-        c0, c2 = _high(product1).bitwise_xor_(c1).bitwise_xor_(k0), _high(product0).bitwise_xor_(c3).bitwise_xor_(k1)
-        c1, c3 = product1.bitwise_and_(_WORD), product0.bitwise_and_(_WORD)
-        k0, k1 = (k0 + _WEYL[0]) & _WORD, (k1 + _WEYL[1]) & _WORD
+        product0 = c0 * _MULTIPLIERS[0]  # wrap modulo 2^64, which leaves the bits right
+        product1 = c2 * _MULTIPLIERS[1]
+        c0 = _high(product1).bitwise_xor_(c1).bitwise_xor_(k0)
+        c2 = _high(product0).bitwise_xor_(c3).bitwise_xor_(k1)
+        c1 = product1.bitwise_and_(_WORD)
+        c3 = product0.bitwise_and_(_WORD)
+        k0 = (k0 + _WEYL[0]) & _WORD
+        k1 = (k1 + _WEYL[1]) & _WORD
     return c0, c1, c2, c3
 
 
@@ -52,7 +56,9 @@ def gaussian(
         name = dict(epoch=epoch & _WORD, chunk=chunk & _WORD, step=step & _WORD)
         return launch_gaussian(count, seed=seed, **name, device=device).view(tuple(shape))
     block = torch.arange(-(-count // 4), dtype=torch.int64, device=device)
-    return _normals(block, (step, chunk, epoch), (seed & _WORD, (seed >> 32) & _WORD))[:count].reshape(tuple(shape))
+    return _normals(block, (step, chunk, epoch), (seed & _WORD, (seed >> 32) & _WORD))[:count].reshape(
+        tuple(shape)
+    )
 
 
 def gaussian_rows(shape: Sequence[int], seeds_B: Tensor, *, epoch: int, chunk: int, step: int) -> Tensor:
@@ -62,13 +68,16 @@ def gaussian_rows(shape: Sequence[int], seeds_B: Tensor, *, epoch: int, chunk: i
 
         name = dict(epoch=epoch & _WORD, chunk=chunk & _WORD, step=step & _WORD)
         return launch_gaussian_rows(math.prod(shape), seeds_B, **name).view(len(seeds_B), *shape)
-    count, batch = math.prod(shape), len(seeds_B)
+    count = math.prod(shape)
+    batch = len(seeds_B)
     block = torch.arange(-(-count // 4), dtype=torch.int64, device=seeds_B.device).repeat(batch, 1)
     key = seeds_B[:, None] & _WORD, (seeds_B[:, None] >> 32) & _WORD
     return _normals(block, (step, chunk, epoch), key)[:, :count].reshape(batch, *shape)
 
 
-def _normals(block: Tensor, name: tuple[int, int, int], key: tuple[int, int] | tuple[Tensor, Tensor]) -> Tensor:
+def _normals(
+    block: Tensor, name: tuple[int, int, int], key: tuple[int, int] | tuple[Tensor, Tensor]
+) -> Tensor:
     """Four of each block, in its place."""
     step, chunk, epoch = (torch.full_like(block, word & _WORD) for word in name)
     w0, w1, w2, w3 = philox((block, step, chunk, epoch), key)

@@ -21,12 +21,14 @@ def layer_norm(x: Tensor, eps: float, weight: Tensor | None = None, bias: Tensor
 
 def channel_norm(x_BCTHW: Tensor, weight: Tensor) -> Tensor:
     """Norm of each pixel's channel vector to length sqrt(C), scaled by `weight` (shaped [C, 1, ...])."""
-    length = x_BCTHW.float().square().sum(dim=1, keepdim=True).clamp_min(1e-24).rsqrt() * x_BCTHW.shape[1] ** 0.5
+    length = (
+        x_BCTHW.float().square().sum(dim=1, keepdim=True).clamp_min(1e-24).rsqrt() * x_BCTHW.shape[1] ** 0.5
+    )
     return x_BCTHW * length.to(x_BCTHW.dtype) * weight
 
 
 def sum_of_squares(x: Tensor) -> Tensor:
-    """Over the last dimension, which stays, in float32."""
+    """Sum the squares over the last dimension, which is kept, in float32."""
     squares: Tensor = _SumOfSquares.apply(x)
     return squares
 
@@ -62,5 +64,10 @@ class _Scaled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, by, weight = ctx.saved_tensors
-        weighted, of_weight = gradient.float() * weight, (gradient.float() * x * by).flatten(0, -2).sum(dim=0)
-        return (weighted * by).to(x.dtype), (weighted * x).sum(dim=-1, keepdim=True), of_weight.to(weight.dtype)
+        weighted = gradient.float() * weight
+        of_weight = (gradient.float() * x * by).flatten(0, -2).sum(dim=0)
+        return (
+            (weighted * by).to(x.dtype),
+            (weighted * x).sum(dim=-1, keepdim=True),
+            of_weight.to(weight.dtype),
+        )

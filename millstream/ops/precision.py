@@ -1,4 +1,5 @@
-"""Which precision a device multiplies in hardware. bfloat16 that is only emulated is many times slower than float32."""
+"""Precision that a device multiplies in hardware. bfloat16 that is only emulated is many times slower than
+float32."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import torch
 from millstream.core.torch_settings import CPU_VARIABLE
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-"""That a model can be in, by name."""
+"""Dtypes that a model can be in, by name."""
 
 
 def working_dtype(device: torch.device) -> torch.dtype:
@@ -34,8 +35,8 @@ CPUKind = Literal["amx", "vnni", "avx2", "other"]
 
 
 def cpu_kind() -> CPUKind:
-    """What it multiplies quickly: bfloat16 and bytes (`amx`, or AVX-512 with bfloat16), bytes (`vnni`), float32 (`avx2`). The
-    variable makes it one of the slower ones."""
+    """Return the kind of this CPU, by what it multiplies quickly: bfloat16 and bytes (`amx`, or AVX-512 with
+    bfloat16), bytes (`vnni`), float32 (`avx2`). The environment variable selects a slower kind."""
     if _cpu_has("amx_tile") or _cpu_has("avx512_bf16"):
         found: CPUKind = "amx"
     else:

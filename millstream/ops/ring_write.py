@@ -1,8 +1,9 @@
-"""From one product's q, k and v to rotated queries and a filled ring: norms, rotary phases and the write in one pass.
+"""From one product's q, k and v to rotated queries and a filled ring: norms, rotary phases and the write in
+one pass.
 
-Triton on a GPU, plain torch elsewhere. Queries leave in their dtype, or packed for attention in 8 bits. Knows slots as a list
-of places; which frames they are is the ring's business. Where somebody else has the other heads, the sums of squares that a
-norm is made of come from outside.
+Triton on a GPU, plain torch elsewhere. Queries leave in their dtype, or packed for attention in 8 bits. Knows
+slots as a list of places; which frames they are is the ring's business. Where somebody else has the other
+heads, the sums of squares that a norm is made of come from outside.
 Shapes: B batch, L chunk tokens, D width, N heads, H head width, W places in the ring.
 """
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from millstream.ops.backend import runs_kernels
 from millstream.ops.norms import rms_norm
-from millstream.ops.packed import PackedQueries
+from millstream.ops.quantised_kv import PackedQueries
 from millstream.ops.rope import Phases, rotate
 
 
@@ -30,16 +31,27 @@ def write_ring(
     packs: bool = False,
     means_2BL: Tensor | None = None,
 ) -> Tensor | PackedQueries:
-    """Rotated queries [B, L, N, H], packed if so asked; keys (normed, rotated) and values go to `index` of the ring. `qkv` is
-    [B, L, 3D]. `means` are the mean squares of q and of k over all heads, if these are not all."""
+    """Rotated queries [B, L, N, H], packed if so asked; keys (normed, rotated) and values go to `index` of
+    the ring. `qkv` is [B, L, 3D]. `means` are the mean squares of q and of k over all heads, if these are not
+    all."""
     if runs_kernels(qkv_BLX):
         from millstream.ops.kernels.ring_write import launch_write_ring
 
         return launch_write_ring(
-            qkv_BLX, weight_q_D, weight_k_D, phases, index_L, k_BWNH, v_BWNH, eps=eps, packs=packs, means_2BL=means_2BL
+            qkv_BLX,
+            weight_q_D,
+            weight_k_D,
+            phases,
+            index_L,
+            k_BWNH,
+            v_BWNH,
+            eps=eps,
+            packs=packs,
+            means_2BL=means_2BL,
         )
     q_BLD, k_BLD, v_BLD = qkv_BLX.chunk(3, dim=-1)
-    heads, (means_q, means_k) = k_BWNH.shape[-2], (None, None) if means_2BL is None else means_2BL
+    heads = k_BWNH.shape[-2]
+    (means_q, means_k) = (None, None) if means_2BL is None else means_2BL
     q, k = (
         rotate(_normed(x.float(), weight.float(), eps, means).unflatten(-1, (heads, -1)), phases)
         for x, weight, means in ((q_BLD, weight_q_D, means_q), (k_BLD, weight_k_D, means_k))
@@ -49,8 +61,11 @@ def write_ring(
     return PackedQueries.of(q) if packs else q.to(qkv_BLX.dtype)
 
 
-def turn_heads(qkv_LX: Tensor, weight_q_D: Tensor, weight_k_D: Tensor, phases: Phases, parts: int, *, eps: float) -> Tensor:
-    """q and k as they would go into a ring, and v, of each of so many parts of the heads: [parts, L, 3, N / parts, H]."""
+def turn_heads(
+    qkv_LX: Tensor, weight_q_D: Tensor, weight_k_D: Tensor, phases: Phases, parts: int, *, eps: float
+) -> Tensor:
+    """q and k as they would go into a ring, and v, of each of so many parts of the heads: [parts, L, 3, N /
+    parts, H]."""
     if runs_kernels(qkv_LX):
         from millstream.ops.kernels.ring_write import launch_turn_heads
 
@@ -66,7 +81,7 @@ def turn_heads(qkv_LX: Tensor, weight_q_D: Tensor, weight_k_D: Tensor, phases: P
 
 
 def put_heads(heads_L3NH: Tensor, index_L: Tensor, k_WNH: Tensor, v_WNH: Tensor) -> None:
-    """Keys and values that were turned elsewhere to `index` of the ring."""
+    """Write keys and values that were turned elsewhere to `index` of the ring."""
     if runs_kernels(heads_L3NH):
         from millstream.ops.kernels.ring_write import launch_put_heads
 
@@ -78,7 +93,8 @@ def put_heads(heads_L3NH: Tensor, index_L: Tensor, k_WNH: Tensor, v_WNH: Tensor)
 
 
 def mean_squares(qkv_LX: Tensor, width: int) -> Tensor:
-    """What these heads add to the mean squares of q and of k over all heads of `width`, [2, L] in float32."""
+    """Return what these heads add to the mean squares of q and of k over all heads of `width`, [2, L] in
+    float32."""
     if runs_kernels(qkv_LX):
         from millstream.ops.kernels.ring_write import launch_mean_squares
 

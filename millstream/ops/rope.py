@@ -8,6 +8,7 @@ Shapes: F frames, L tokens, N heads, H head width.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -27,8 +28,14 @@ class Phases:
     sin: Tensor
 
 
+def frame_numbers(values: Sequence[int], device: torch.device) -> Tensor:
+    """Return int64 numbers that the device itself writes: a copy from the host would wait for all that is
+    queued there, hundreds of milliseconds."""
+    return torch.stack([torch.full((), value, dtype=torch.int64, device=device) for value in values])
+
+
 def axis_pairs(head_width: int) -> tuple[int, int, int]:
-    """How many channel pairs turn with time, height and width."""
+    """Return how many channel pairs turn with time, height and width."""
     assert head_width % 2 == 0, f"channels turn in pairs, got a head of {head_width}"
     side = head_width // 6
     return head_width // 2 - 2 * side, side, side
@@ -39,8 +46,12 @@ def frame_phases(frames: Tensor, grid: tuple[int, int], head_width: int) -> Phas
     rows, columns = grid
     turn_t, turn_y, turn_x = (_frequencies(pairs, frames.device) for pairs in axis_pairs(head_width))
     phase_t = _turns(frames, turn_t)[:, None, None].expand(-1, rows, columns, -1)
-    phase_y = _turns(torch.arange(rows, device=frames.device), turn_y)[None, :, None].expand(len(frames), -1, columns, -1)
-    phase_x = _turns(torch.arange(columns, device=frames.device), turn_x)[None, None].expand(len(frames), rows, -1, -1)
+    phase_y = _turns(torch.arange(rows, device=frames.device), turn_y)[None, :, None].expand(
+        len(frames), -1, columns, -1
+    )
+    phase_x = _turns(torch.arange(columns, device=frames.device), turn_x)[None, None].expand(
+        len(frames), rows, -1, -1
+    )
     return _rounded(torch.cat([phase_t, phase_y, phase_x], dim=-1).reshape(-1, 1, head_width // 2))
 
 
@@ -65,7 +76,8 @@ def rotate(x_LNH: Tensor, phases: Phases) -> Tensor:
 
 
 def _turned_in_place(x_LNH: Tensor, phases: Phases) -> Tensor:
-    """The same numbers; generated kernels read pairs as they lie, and halves of a stack apart."""
+    """Turn pairs as `rotate` does, to the same numbers, for the compiler: generated kernels read pairs as
+    they lie, and halves of a stack separately."""
     pairs = x_LNH.float().unflatten(-1, (-1, 2))
     sign = 2.0 * torch.arange(2, device=x_LNH.device, dtype=torch.float32) - 1.0
     turned = pairs * phases.cos.unsqueeze(-1) + pairs.flip(-1) * (phases.sin.unsqueeze(-1) * sign)
@@ -73,14 +85,18 @@ def _turned_in_place(x_LNH: Tensor, phases: Phases) -> Tensor:
 
 
 def _as_complex(x_LNH: Tensor) -> bool:
-    """Whether complex products give the same bits in an eighth of the time: on an x86 CPU, in whole vectors."""
-    eager_on_cpu = x_LNH.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    """Return whether complex products give the same bits in an eighth of the time: on an x86 CPU, in whole
+    vectors."""
+    eager_on_cpu = (
+        x_LNH.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    )
     return eager_on_cpu and x_LNH.shape[-1] % (2 * _VECTOR) == 0 and _complex_products_round_twice()
 
 
 @cache
 def _complex_products_round_twice() -> bool:
-    """As two products and their sum do; where the CPU's complex product rounds once, its bits are others."""
+    """Return whether complex products round as two products and their sum do; where the CPU's complex product
+    rounds once, its bits differ."""
     generator = torch.Generator().manual_seed(0)
     a, b, c, d = torch.randn(4, 64 * _VECTOR, generator=generator)
     product = torch.complex(a, b) * torch.complex(c, d)

@@ -1,8 +1,9 @@
-"""What lies between the products of a transformer block, token by token, each a single pass over memory.
+"""Operations between the products of a transformer block, token by token, each a single pass over memory.
 
-One signature each: Triton on a GPU, plain torch elsewhere. All arithmetic is float32; what is stored is rounded once. A
-result that feeds an e4m3 product leaves as `Rows8`.
-Shapes: B batch, L tokens, F frames of T tokens each, D width, N heads, H head width, U MLP width, P parts of the keys.
+One signature each: Triton on a GPU, plain torch elsewhere. All arithmetic is float32; what is stored is
+rounded once. A result that feeds an e4m3 product leaves as `Rows8`.
+Shapes: B batch, L tokens, F frames of T tokens each, D width, N heads, H head width, U MLP width, P parts of
+the keys.
 """
 
 from __future__ import annotations
@@ -33,17 +34,22 @@ def add_norm(
     rows: RowsOfFrames | None = None,
     outs: Sequence[Tensor | Rows8] = (),
 ) -> Tensor | Rows8:
-    """Add `y * gate` to `x` in place, then its layer norm: modulated by frame, or affine if `scale` is one vector [D].
+    """Add `y * gate` to `x` in place, then its layer norm: modulated by frame, or affine if `scale` is one
+    vector [D].
 
-    `gate`, and `scale` and `shift` of the modulated kind, are [F, D] with any stride between frames, all the same one. `later`
-    is added to `x` too, but the norm does not see it: the bias of a product that will add itself to `x`.
+    `gate`, and `scale` and `shift` of the modulated kind, are [F, D] with any stride between frames, all the
+    same one. `later` is added to `x` too, but the norm does not see it: the bias of a product that will add
+    itself to `x`.
 
-    The result goes to all of `outs`, if there are any: several ranks' memory. The answer is the first of them.
+    The result goes to all of `outs`, if there are any: several ranks' memory. The answer is the first of
+    them.
     """
     if runs_kernels(x_LD):
         from millstream.ops.kernels.rows import launch_add_norm
 
-        return launch_add_norm(x_LD, y, gate_FD, scale, shift, later_D, eps=eps, fp8=fp8, rows=rows, outs=outs)
+        return launch_add_norm(
+            x_LD, y, gate_FD, scale, shift, later_D, eps=eps, fp8=fp8, rows=rows, outs=outs
+        )
     seen = x_LD.float() if y is None else _with_gated(x_LD, y, gate_FD, rows)
     normed = F.layer_norm(seen.to(x_LD.dtype).float(), x_LD.shape[-1:], eps=eps)
     x_LD.copy_(seen if later_D is None else seen + later_D.float())
@@ -86,7 +92,7 @@ def _copy_rows(out: Tensor | Rows8, found: Tensor | Rows8) -> None:
 
 
 def _of_rows(of_frames_FD: Tensor, count: int, rows: RowsOfFrames | None) -> Tensor:
-    """What is said of each frame, for each of so many rows, in float32."""
+    """Return each row's entry of a table by frame, for so many rows, in float32."""
     frames = len(of_frames_FD)
     if rows is None:
         assert count % frames == 0, f"{count} rows are no {frames} frames"
@@ -104,11 +110,11 @@ def norm_query(q_LD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:
 
 
 def finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *, fp8: bool) -> Tensor | Rows8:
-    """Attention's answers one behind the other, ready for the next product: each put together from the parts of the keys that
-    it has, and without the part of `num_zeros` keys that were zeros.
+    """Attention's answers one behind the other, ready for the next product: each put together from the parts
+    of the keys that it has, and without the part of `num_zeros` keys that were zeros.
 
-    The parts' shares of the whole are as their sums of exponentials. A zero key has score 0 and adds exp(0) to the sum, and its
-    zero value adds nothing: what is left to do is to divide by the sum without it.
+    The parts' shares of the whole are as their sums of exponentials. A zero key has score 0 and adds exp(0)
+    to the sum, and its zero value adds nothing: what is left to do is to divide by the sum without it.
     """
     assert num_zeros >= 0, f"{num_zeros} zeros among the keys"
     first = shares[0].out_PBLD
@@ -123,7 +129,8 @@ def finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *, fp8: b
 
 
 def join_heads(parts_PLX: Tensor, *, fp8: bool) -> Tensor | Rows8:
-    """Attention's answers of all heads, ready for the next product, where each of the parts has some of the heads."""
+    """Attention's answers of all heads, ready for the next product, where each of the parts has some of the
+    heads."""
     if runs_kernels(parts_PLX):
         from millstream.ops.kernels.rows import launch_join_heads
 
@@ -133,7 +140,8 @@ def join_heads(parts_PLX: Tensor, *, fp8: bool) -> Tensor | Rows8:
 
 
 def _put_together(share: AttentionShare, num_zeros: int) -> Tensor:
-    out_PBLD, lse_PBNL = share.out_PBLD.float(), share.lse_PBNL
+    out_PBLD = share.out_PBLD.float()
+    lse_PBNL = share.lse_PBNL
     if lse_PBNL is None:
         assert len(out_PBLD) == 1, "parts cannot be put together without their sums"
         assert not num_zeros, "zeros among the keys cannot be corrected without the log-sum-exp"

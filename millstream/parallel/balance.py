@@ -1,7 +1,8 @@
 """Which layers go to which stage of a pipeline, so that its slowest stage is as quick as it can be.
 
-Plain arithmetic, no torch. Layers stay in order and every stage gets one at least. Besides its layers a stage may have other
-work (the VAE, where the front shares its device), and may be slower than others at the same layer.
+Plain arithmetic, no torch. Layers stay in order and every stage gets one at least. Besides its layers a stage
+may have other work (the VAE, where the front shares its device), and may be slower than others at the same
+layer.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ GAIN = 1.1
 """How much quicker the slowest stage must become for another split to be worth it."""
 
 
-def balance(costs: Sequence[float], stages: int, *, slowness: Sequence[float] = (), other_work: Sequence[float] = ()) -> Bounds:
-    """The split of layers that cost `costs` whose slowest stage costs least; of equals the one that gives early stages less."""
+def balance(
+    costs: Sequence[float], stages: int, *, slowness: Sequence[float] = (), other_work: Sequence[float] = ()
+) -> Bounds:
+    """Return the split of layers that cost `costs` whose slowest stage costs least; of equals the one that
+    gives early stages less."""
     assert 1 <= stages <= len(costs), f"{len(costs)} layers do not make {stages} stages"
-    slowness, other_work = slowness or [1.0] * stages, other_work or [0.0] * stages
+    slowness = slowness or [1.0] * stages
+    other_work = other_work or [0.0] * stages
     assert len(slowness) == len(other_work) == stages, (
         f"{len(slowness)} speeds and {len(other_work)} other works of {stages} stages"
     )
@@ -43,28 +48,36 @@ def balance(costs: Sequence[float], stages: int, *, slowness: Sequence[float] = 
 
 
 def stage_costs(
-    costs: Sequence[float], bounds: Bounds, *, slowness: Sequence[float] = (), other_work: Sequence[float] = ()
+    costs: Sequence[float],
+    bounds: Bounds,
+    *,
+    slowness: Sequence[float] = (),
+    other_work: Sequence[float] = (),
 ) -> list[float]:
-    """What each stage of a split costs."""
+    """Return the cost of each stage of a split."""
     stages = len(bounds) - 1
-    slowness, other_work = slowness or [1.0] * stages, other_work or [0.0] * stages
+    slowness = slowness or [1.0] * stages
+    other_work = other_work or [0.0] * stages
     layers = itertools.pairwise(bounds)
     return [
-        sum(costs[start:stop]) * slow + other for (start, stop), slow, other in zip(layers, slowness, other_work, strict=True)
+        sum(costs[start:stop]) * slow + other
+        for (start, stop), slow, other in zip(layers, slowness, other_work, strict=True)
     ]
 
 
 def better_split(
     bounds: Bounds, *, slowness: Sequence[float], other_work: Sequence[float] = (), gain: float = GAIN
 ) -> Bounds | None:
-    """Of equal layers, the split that suits these stages; None if `bounds` does nearly as well."""
+    """Return the split of equal layers that suits these stages; None if `bounds` does nearly as well."""
     layers = [1.0] * bounds[-1]
     found = balance(layers, len(bounds) - 1, slowness=slowness, other_work=other_work)
-    now, then = (max(stage_costs(layers, each, slowness=slowness, other_work=other_work)) for each in (bounds, found))
+    now, then = (
+        max(stage_costs(layers, each, slowness=slowness, other_work=other_work)) for each in (bounds, found)
+    )
     return found if now > gain * then else None
 
 
 def owner(layer: int, bounds: Bounds) -> int:
-    """The stage that has a layer."""
+    """Return the stage that has a layer."""
     assert bounds[0] <= layer < bounds[-1], f"layer {layer} of {bounds}"
     return next(stage for stage in range(len(bounds) - 1) if bounds[stage] <= layer < bounds[stage + 1])

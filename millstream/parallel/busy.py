@@ -1,4 +1,5 @@
-"""How long a device was busy with something, over many short stretches. Never waits for the device before it is asked."""
+"""Time that a device was busy with something, over many short stretches. Never waits for the device before it
+is asked."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class BusyTime:
             yield
             self._seconds += time.perf_counter() - begun
             return
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
         begin.record()
         yield
         end.record()
@@ -36,7 +38,8 @@ class BusyTime:
     def lap(self) -> float:
         """Seconds since the last lap."""
         self._read()
-        seconds, self._seconds = self._seconds, 0.0
+        seconds = self._seconds
+        self._seconds = 0.0
         return seconds
 
     def _read(self) -> None:

@@ -1,9 +1,11 @@
-"""Collectives that say what they are: on one explicit group, recorded, and refused before the backend where they do not belong.
+"""Collectives that say what they are: on one explicit group, recorded, and refused before the backend where
+they do not belong.
 
-Ranks must call the same collectives in the same order or they wait for each other for ever, so there is one way to call one,
-a method of `RankGroup`. Inside a compiled region the functional form is used, which the compiler sees; in eager the in-place
-one, which copies nothing. Where the backend knows no GPU (gloo: ranks that share one), tensors on it pass through pinned host
-memory.What a rank called is on record (`parallel/called.py`).
+Ranks must call the same collectives in the same order or they wait for each other for ever, so there is one
+way to call one, a method of `RankGroup`. Inside a compiled region the functional form is used, which the
+compiler sees; in eager the in-place one, which copies nothing. Where the backend knows no GPU (gloo: ranks
+that share one), tensors on it pass through pinned host memory. What a rank called is on record
+(`parallel/collective_calls.py`).
 """
 
 from __future__ import annotations
@@ -21,20 +23,21 @@ from torch.distributed import _functional_collectives as functional
 
 from millstream.core.errors import CollectiveRefused
 from millstream.models.fast.spread import Record, Run
-from millstream.parallel.called import Called, CollectiveRecord, Kind, Purpose
+from millstream.parallel.collective_calls import CollectiveCall, CollectiveRecord, Kind, Purpose
 
-GLOO, NCCL = "gloo", "cpu:gloo,cuda:nccl"
-"""What ranks speak through: host memory alone, or devices too."""
+GLOO = "gloo"
+NCCL = "cpu:gloo,cuda:nccl"
+"""Backends that ranks communicate through: host memory alone, or devices too."""
 
 ALLOWED: dict[Purpose, frozenset[Kind]] = {
     "start-up": frozenset({"gather"}),
     "mesh": frozenset({"sum", "scatter", "exchange", "collect", "broadcast", "gather", "send", "receive"}),
     "training": frozenset({"sum", "scatter", "exchange", "collect", "broadcast", "gather"}),
 }
-"""What a group is for. The world is for checks at the start."""
+"""Collectives that a group of each purpose may call. The world is for checks at the start."""
 
 INSIDE: frozenset[Kind] = frozenset({"sum", "scatter", "exchange", "collect"})
-"""What a block may do; everything else belongs between model calls."""
+"""Collectives that a block may call; all others belong between model calls."""
 
 DEVICES = frozenset({"cpu", "cuda"})
 """Where a tensor may lie that a backend is given."""
@@ -46,11 +49,12 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_ten
 
 @dataclass(slots=True)
 class PendingCollective:
-    """A collective that has begun. Its value must not be read, nor what was sent be changed, before `wait`."""
+    """A collective that has begun. Its value must not be read, nor what was sent be changed, before
+    `wait`."""
 
     value: Tensor
     work: dist.Work | None = None
-    called: Called | None = None
+    called: CollectiveCall | None = None
     sent: Tensor | None = None
     """Held until it has left."""
     onto: Tensor | None = None
@@ -69,8 +73,8 @@ class PendingCollective:
 
 
 class GroupRecording:
-    """A recorded call with collectives inside. As long as it is held, their communicator must stay: a process whose graph has
-    outlived it waits for ever when it ends."""
+    """A recorded call with collectives inside. As long as it is held, their communicator must stay: a process
+    whose graph has outlived it waits for ever when it ends."""
 
     def __init__(self, replay: Run) -> None:
         self._replay = replay
@@ -81,7 +85,7 @@ class GroupRecording:
 
 @dataclass(slots=True, eq=False)
 class RankGroup:
-    """The ranks of one group, and the only way to speak to them."""
+    """The ranks of one group, and the only way to communicate with them."""
 
     name: str
     purpose: Purpose
@@ -90,14 +94,16 @@ class RankGroup:
     rank: int
     """This process's number in the world."""
     handle: dist.ProcessGroup | None
-    """None for a group of one, where every collective is then nothing, and for one that this rank is not in."""
+    """None for a group of one, where every collective is then nothing, and for one that this rank is not
+    in."""
     record: CollectiveRecord = field(default_factory=CollectiveRecord)
     through_host: bool = False
-    """Whether its backend takes tensors in host memory only."""
+    """True if its backend takes tensors in host memory only."""
     warm: bool = False
-    """Whether it was spoken on: then its communicator is there, and calls may be recorded over it."""
+    """True once a collective was called on it: then its communicator is there, and calls may be recorded over
+    it."""
     recordings: WeakSet[GroupRecording] = field(default_factory=WeakSet)
-    """Recorded calls with its collectives inside that somebody still holds."""
+    """Recorded calls with its collectives inside that are still held."""
     _inside: bool = False
 
     @property
@@ -106,15 +112,17 @@ class RankGroup:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is nobody to speak to, and nothing to speak through."""
+        """True if the group has no other rank, and no backend."""
         return self.size == 1 and self.handle is None
 
     def recorder(self, record: Record) -> Record:
-        """`record`, for calls with collectives of this group inside. A communicator makes itself with the first collective, and
-        that cannot be recorded."""
+        """Return `record` for calls with collectives of this group inside. A communicator is created by the
+        first collective, and that cannot be recorded."""
 
         def recorded(run: Run) -> GroupRecording:
-            assert self.warm or self.is_alone, f"group {self.name} was never spoken on: a recording cannot be its first call"
+            assert self.warm or self.is_alone, (
+                f"group {self.name} was never spoken on: a recording cannot be its first call"
+            )
             recording = GroupRecording(record(run))
             self.recordings.add(recording)
             return recording
@@ -128,15 +136,16 @@ class RankGroup:
 
     @contextmanager
     def inside_blocks(self) -> Iterator[None]:
-        """While the blocks run: only what they need, whatever somebody adds to one."""
-        outer, self._inside = self._inside, True
+        """Allow only the collectives that blocks need while they run, whatever is added to one later."""
+        outer = self._inside
+        self._inside = True
         try:
             yield
         finally:
             self._inside = outer
 
     def sum(self, x: Tensor, what: str) -> Tensor:
-        """The sum over the group. `x` may be overwritten."""
+        """Return the sum over the group. `x` may be overwritten."""
         self._refuse("sum", what, x)
         if self.is_alone:
             return x
@@ -148,7 +157,8 @@ class RankGroup:
         return self._back(wire, x)
 
     def sum_for_parts(self, x: Tensor, what: str) -> Tensor:
-        """The same, of which each rank makes its own part of what follows; it matters to gradients alone."""
+        """Return the sum over the group, from which each rank computes its own part of what follows; it
+        matters to gradients alone."""
         return self.sum(x, what)
 
     def start_sum(self, x: Tensor, what: str) -> PendingCollective:
@@ -156,8 +166,11 @@ class RankGroup:
         self._refuse("sum", what, x)
         if self.is_alone:
             return PendingCollective(x)
-        called, wire = self._begin("sum", what, x), self._on_wire(x)
-        return PendingCollective(wire, dist.all_reduce(wire, group=self._backend, async_op=True), called, onto=_other(x, wire))
+        called = self._begin("sum", what, x)
+        wire = self._on_wire(x)
+        return PendingCollective(
+            wire, dist.all_reduce(wire, group=self._backend, async_op=True), called, onto=_other(x, wire)
+        )
 
     def start_scatter(self, x_N: Tensor, what: str) -> PendingCollective:
         """Begin to sum over the group; each place gets its own part of the sum, in order."""
@@ -166,47 +179,50 @@ class RankGroup:
             return PendingCollective(x_N)
         assert x_N.ndim == 1, f"numbers end to end are scattered, got {tuple(x_N.shape)}"
         assert len(x_N) % self.size == 0, f"{len(x_N)} numbers do not divide over {self.size} ranks"
-        called, wire = self._begin("scatter", what, x_N), self._on_wire(x_N)
+        called = self._begin("scatter", what, x_N)
+        wire = self._on_wire(x_N)
         part = wire.new_empty(len(wire) // self.size)
         work = _reduce_scatter(part, wire, group=self._backend, async_op=True)
         onto = None if wire is x_N else x_N.new_empty(part.shape)
         return PendingCollective(part, work, called, sent=wire, onto=onto)
 
     def sum_rows(self, x_LD: Tensor, what: str) -> Tensor:
-        """The sum over the group, of which each place gets its own rows, in order."""
+        """Return this place's own rows of the sum over the group; places have theirs in order."""
         return self.start_sum_rows(x_LD, what).wait().unflatten(0, (-1, *x_LD.shape[1:]))
 
     def start_sum_rows(self, x_LD: Tensor, what: str) -> PendingCollective:
-        """Begin to; the value is the rows end to end."""
+        """Begin to sum over the group, for this place's own rows; the value is the rows end to end."""
         assert len(x_LD) % self.size == 0, f"{len(x_LD)} rows do not divide over {self.size} ranks"
         return self.start_scatter(x_LD.flatten(), what)
 
     def collect_rows(self, x_SD: Tensor, what: str) -> Tensor:
-        """Everybody's rows, one place's after the other's."""
+        """Return the rows of all ranks, one place's after the other's."""
         whole_LD = x_SD.new_empty(self.size * len(x_SD), *x_SD.shape[1:])
         self.collect_into(whole_LD, x_SD.contiguous(), what)
         return whole_LD
 
     def collect_into(self, whole_N: Tensor, part: Tensor, what: str) -> None:
-        """Everybody's part, end to end in the order of places."""
+        """Write the parts of all ranks, end to end in the order of places."""
         self._refuse("collect", what, part)
         if self.is_alone:
             whole_N.copy_(part)
             return
         assert len(whole_N) == self.size * len(part), f"{self.size} parts of {len(part)} for {len(whole_N)}"
-        wire, mine = self._on_wire(whole_N), self._on_wire(part)
+        wire = self._on_wire(whole_N)
+        mine = self._on_wire(part)
         with self._begin("collect", what, part):
             _all_gather(_plain_bytes(wire), _plain_bytes(mine), group=self._backend)
         self._back(wire, whole_N)
 
     def meet(self, kind: Kind, what: str, x: Tensor, barrier: Callable[[], None]) -> None:
-        """A collective in memory that all ranks reach: `x` is written, and may be read by all after the `barrier`."""
+        """Call a collective in memory that all ranks reach: `x` is written, and may be read by all after the
+        `barrier`."""
         self._refuse(kind, what, x)
         with self._begin(kind, what, x):
             barrier()
 
     def exchange(self, parts: Tensor, what: str) -> Tensor:
-        """Part i of the first dimension goes to place i; what comes back lies in the order of places."""
+        """Send part i of the first dimension to place i; what is received lies in the order of places."""
         return self.start_exchange(parts, what).wait()
 
     def start_exchange(self, parts: Tensor, what: str) -> PendingCollective:
@@ -218,14 +234,19 @@ class RankGroup:
         parts = parts.contiguous()
         if torch.compiler.is_compiling():
             each = [1] * self.size
-            return PendingCollective(functional.all_to_all_single(parts, each, each, self._backend), traced=True)
-        called, wire = self._begin("exchange", what, parts), self._on_wire(parts)
+            return PendingCollective(
+                functional.all_to_all_single(parts, each, each, self._backend), traced=True
+            )
+        called = self._begin("exchange", what, parts)
+        wire = self._on_wire(parts)
         received = torch.empty_like(wire)
         work = dist.all_to_all_single(received, wire, group=self._backend, async_op=True)
-        return PendingCollective(received, work, called, sent=wire, onto=None if wire is parts else torch.empty_like(parts))
+        return PendingCollective(
+            received, work, called, sent=wire, onto=None if wire is parts else torch.empty_like(parts)
+        )
 
     def collect(self, x: Tensor, what: str) -> Tensor:
-        """Everybody's `x`, stacked in the order of places, [size, ...]."""
+        """Return `x` of all ranks, stacked in the order of places, [size, ...]."""
         self._refuse("collect", what, x)
         if self.is_alone:
             return x.unsqueeze(0)
@@ -239,7 +260,7 @@ class RankGroup:
         return found.to(x.device)
 
     def broadcast(self, x: Tensor, *, source: int, what: str) -> Tensor:
-        """`x` of the rank numbered `source` in the world, written over everybody's."""
+        """Write `x` of the rank numbered `source` in the world over that of every rank."""
         self._refuse("broadcast", what, x)
         if self.is_alone:
             return x
@@ -249,7 +270,8 @@ class RankGroup:
         return self._back(wire, x)
 
     def gather(self, item: Any, what: str) -> list[Any]:
-        """Everybody's item, in the order of places; any plain object, for start-up and checks."""
+        """Return the items of all ranks, in the order of places; any plain object, for start-up and
+        checks."""
         self._refuse("gather", what)
         found: list[Any] = [item]
         if not self.is_alone:
@@ -261,14 +283,16 @@ class RankGroup:
     def send(self, x: Tensor, *, to: int, what: str) -> PendingCollective:
         """Begin to send to the rank numbered `to` in the world."""
         self._refuse("send", what, x, to)
-        called, wire = self._begin("send", what, x), self._on_wire(x)
+        called = self._begin("send", what, x)
+        wire = self._on_wire(x)
         work = dist.isend(_plain_bytes(wire), group_dst=self.ranks.index(to), group=self._backend)
         return PendingCollective(x, work, called, sent=wire)
 
     def receive(self, x: Tensor, *, source: int, what: str) -> PendingCollective:
         """Begin to receive into `x` from the rank numbered `source` in the world."""
         self._refuse("receive", what, x, source)
-        called, wire = self._begin("receive", what, x), self._on_wire(x)
+        called = self._begin("receive", what, x)
+        wire = self._on_wire(x)
         work = dist.irecv(_plain_bytes(wire), group_src=self.ranks.index(source), group=self._backend)
         return PendingCollective(wire, work, called, onto=_other(x, wire))
 
@@ -278,10 +302,12 @@ class RankGroup:
         return self.handle
 
     def _refuse(self, kind: Kind, what: str, x: Tensor | None = None, peer: int | None = None) -> None:
-        """Say no before the backend is called, where ranks would wait for each other."""
+        """Raise before the backend is called, where ranks would wait for each other."""
         if kind not in ALLOWED[self.purpose]:
             does = ", ".join(sorted(ALLOWED[self.purpose]))
-            raise CollectiveRefused(f"{self._spelled(kind, what, x)}: the group is for {self.purpose} ({does})")
+            raise CollectiveRefused(
+                f"{self._spelled(kind, what, x)}: the group is for {self.purpose} ({does})"
+            )
         if self._inside and kind not in INSIDE:
             raise CollectiveRefused(
                 f"{self._spelled(kind, what, x)} inside a block, which may only {', '.join(sorted(INSIDE))}"
@@ -289,40 +315,44 @@ class RankGroup:
         if self.rank not in self.ranks:
             raise CollectiveRefused(f"{what}: rank {self.rank} is not in group {self.name} {self.ranks}")
         if x is not None and x.device.type not in DEVICES:
-            raise CollectiveRefused(f"{self._spelled(kind, what, x)}: the tensor is on {x.device}, not on a CPU or GPU")
+            raise CollectiveRefused(
+                f"{self._spelled(kind, what, x)}: the tensor is on {x.device}, not on a CPU or GPU"
+            )
         if peer is not None and (peer == self.rank or peer not in self.ranks):
-            raise CollectiveRefused(f"{what}: rank {self.rank} has no peer {peer} in group {self.name} {self.ranks}")
+            raise CollectiveRefused(
+                f"{what}: rank {self.rank} has no peer {peer} in group {self.name} {self.ranks}"
+            )
 
     def _spelled(self, kind: Kind, what: str, x: Tensor | None) -> str:
         shape = "" if x is None else f" of {list(x.shape)}"
         return f"{what}: no {kind}{shape} on group {self.name} {self.ranks}"
 
     def _on_wire(self, x: Tensor) -> Tensor:
-        """What the backend is given: `x` itself, or a copy in pinned host memory."""
+        """Return what the backend is given: `x` itself, or a copy in pinned host memory."""
         if not (self.through_host and x.is_cuda):
             return x
         return torch.empty_like(x, device="cpu", pin_memory=True).copy_(x)
 
     def _back(self, wire: Tensor, x: Tensor) -> Tensor:
-        """`x`, with what the backend has left in its place."""
+        """Return `x` with the backend's result in it."""
         return x if wire is x else x.copy_(wire)
 
-    def _begin(self, kind: Kind, what: str, x: Tensor | None) -> Called:
+    def _begin(self, kind: Kind, what: str, x: Tensor | None) -> CollectiveCall:
         self.warm = True
         return self.record.began(kind, what, self, *((), "cpu") if x is None else (x.shape, x.device.type))
 
 
 def _plain_bytes(x: Tensor) -> Tensor:
-    """As a backend takes it that has not heard of e4m3."""
+    """Return `x` viewed as bytes where its elements are single bytes, since a backend may not know e4m3."""
     return x.view(torch.uint8) if x.dtype.itemsize == 1 else x
 
 
 def _other(x: Tensor, wire: Tensor) -> Tensor | None:
-    """Where a value goes that travelled through host memory."""
+    """Return where a value goes that travelled through host memory; None for one that did not."""
     return None if wire is x else x
 
 
 def _waited(x: Tensor) -> Tensor:
-    """As a node of the graph, in the place where the value is needed."""
+    """Wait as a node of the graph, in the place where the value is needed."""
     ready: Tensor = functional.wait_tensor(x)
     return ready

@@ -1,8 +1,9 @@
 """The block stack compiled, the same way on every rank, and the proof of it after warm-up.
 
-A collective that the compiler does not see splits the graph where it stands, on every block of every call; one rank that
-compiles otherwise than its peers runs other graphs, and sooner or later other collectives. So after warm-up there must be no
-graph break, ranks that share blocks must have compiled alike, and nothing compiles any more: that would stall every viewer.
+A collective that the compiler does not see splits the graph where it stands, on every block of every call;
+one rank that compiles otherwise than its peers runs other graphs, and sooner or later other collectives. So
+after warm-up there must be no graph break, ranks that share blocks must have compiled alike, and nothing
+compiles any more: that would stall every viewer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from millstream.parallel.layers import StagedDiT
 from millstream.parallel.mesh_dit import MeshDiT
 
 BACKENDS = ("inductor", "aot_eager", "eager")
-"""What may compile the blocks. The last two only trace: for looking at graphs, not for speed."""
+"""Backends that may compile the blocks. The last two only trace: for looking at graphs, not for speed."""
 
 
 def check_backend(name: str, speed: Speed) -> str:
@@ -34,7 +35,9 @@ def check_backend(name: str, speed: Speed) -> str:
     if name and name not in BACKENDS:
         raise ConfigError(f"blocks are compiled by {', '.join(BACKENDS)} or not at all (off), got {name!r}")
     if name and speed.blocks:
-        raise ConfigError("fast blocks are not compiled: leave out --compile, or --fast blocks and what needs them")
+        raise ConfigError(
+            "fast blocks are not compiled: leave out --compile, or --fast blocks and what needs them"
+        )
     return name
 
 
@@ -44,7 +47,7 @@ class CompiledStack(BlockStack):
     def __init__(self, plain: BlockStack, backend: str) -> None:
         super().__init__(plain)
         self.may_compile = True
-        """Off: a call that no graph fits runs as it is written, to the same latents but for rounding."""
+        """False: a call that no graph fits runs as it is written, to the same latents but for rounding."""
         self._forward = torch.compile(super().forward, backend=backend)
         self._remember = torch.compile(super().remember, backend=backend)
 
@@ -69,7 +72,8 @@ def compile_blocks(dit: CausalDiT | MeshDiT, *, backend: str = "inductor") -> No
 
 
 def let_compile(dit: CausalDiT | MeshDiT, may_compile: bool) -> None:
-    """Whether calls of compiled blocks that come for the first time are compiled: until a warm-up is over."""
+    """Set whether calls of compiled blocks that come for the first time are compiled: until a warm-up is
+    over."""
     blocks = (dit.dit if isinstance(dit, MeshDiT) else dit).blocks
     if isinstance(blocks, CompiledStack):
         blocks.may_compile = may_compile
@@ -77,16 +81,18 @@ def let_compile(dit: CausalDiT | MeshDiT, may_compile: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompileCounters:
-    """What this process has compiled so far."""
+    """Counts of what this process has compiled so far."""
 
     graphs: int
     breaks: int
     reasons: tuple[str, ...]
-    """Of the breaks, one line each, sorted."""
+    """Reasons of the breaks, one line each, sorted."""
 
     def since(self, earlier: CompileCounters) -> CompileCounters:
         reasons = tuple(reason for reason in self.reasons if reason not in earlier.reasons)
-        return CompileCounters(graphs=self.graphs - earlier.graphs, breaks=self.breaks - earlier.breaks, reasons=reasons)
+        return CompileCounters(
+            graphs=self.graphs - earlier.graphs, breaks=self.breaks - earlier.breaks, reasons=reasons
+        )
 
     def __str__(self) -> str:
         return f"{self.graphs} graphs and {self.breaks} breaks"
@@ -110,27 +116,36 @@ def check_after_warm_up(group: RankGroup, compiled: CompileCounters) -> None:
     for rank, theirs in zip(group.ranks, found, strict=True):
         if theirs.breaks:
             raise CompileRefused(
-                f"rank {rank} compiled with {theirs.breaks} graph breaks, {theirs.reasons[0]}; see `millstream doctor`"
+                f"rank {rank} compiled with {theirs.breaks} graph breaks, {theirs.reasons[0]}; see "
+                "`millstream doctor`"
             )
     if len({theirs.graphs for theirs in found}) > 1:
         each = ", ".join(f"rank {rank}: {theirs}" for rank, theirs in zip(group.ranks, found, strict=True))
-        raise CompileRefused(f"ranks of {group.name} compiled differently ({each}); start all with the same flags and versions")
+        raise CompileRefused(
+            f"ranks of {group.name} compiled differently ({each}); start all with the same flags and versions"
+        )
 
 
 def explain_breaks(module: nn.Module, *args: Any) -> Iterator[str]:
-    """Where and why the compiler gives up in a call of `module`: one line a break, with the line of source it stands at."""
+    """Explain where and why the compiler gives up in a call of `module`: one line a break, with the line of
+    source it stands at."""
     for found in torch._dynamo.explain(module)(*args).break_reasons:
         where = found.user_stack[-1]
         yield f"{where.filename}:{where.lineno}: {_in_short(found.reason)}"
 
 
 def explain_blocks(dit: CausalDiT) -> Iterator[str]:
-    """The same for the block stack of a model, in one call over a ring that holds nothing yet."""
+    """Explain the breaks of a model's block stack, in one call over a ring that holds nothing yet."""
     config = dit.config
     side = 2 * config.patch
     latents = torch.zeros(1, 1, config.channels, side, side)
     shape = RingShape(
-        layers=dit.cached_layers, heads=dit.cached_heads, head_width=config.head_width, grid=(2, 2), window=1, sink=0
+        layers=dit.cached_layers,
+        heads=dit.cached_heads,
+        head_width=config.head_width,
+        grid=(2, 2),
+        window=1,
+        sink=0,
     )
     ring = KVRing(shape, device=latents.device, dtype=latents.dtype)
     ring.place([0])

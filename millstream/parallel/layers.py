@@ -1,9 +1,10 @@
 """A pipeline of layers: every stage has some of the blocks, and activations travel from one to the next.
 
-Every rank runs the same sampler, so each stage knows the latents and levels of a call and embeds them itself; what travels is
-activations forwards and flows from the last stage back to all others, of `SENDS` calls at a time. A call has two
-halves: `begin` does this stage's part and hands it on, and what it returns is waited for. Between them other sessions' calls
-may begin, which is what keeps the stages busy. All ranks must begin the same calls in the same order.
+Every rank runs the same sampler, so each stage knows the latents and levels of a call and embeds them itself;
+what travels is activations forwards and flows from the last stage back to all others, of `SENDS` calls at a
+time. A call has two halves: `begin` does this stage's part and hands it on, and what it returns is waited
+for. Between them other sessions' calls may begin, which is what keeps the stages busy. All ranks must begin
+the same calls in the same order.
 Shapes: B batch, F frames, T tokens a frame, D width, C latent channels, Y and X latent rows and columns.
 """
 
@@ -33,14 +34,17 @@ class StagedDiT(MeshDiT):
 
     def __init__(self, dit: CausalDiT, groups: Groups, bounds: Bounds) -> None:
         super().__init__(dit, groups.stage)
-        self.mesh, self.lane, self.back, self.bounds = groups.mesh, groups.lane, groups.back, bounds
+        self.mesh = groups.mesh
+        self.lane = groups.lane
+        self.back = groups.back
+        self.bounds = bounds
         assert len(bounds) == self.lane.size + 1, f"bounds {bounds} for {self.lane.size} stages"
         layers = bounds[self.lane.place + 1] - bounds[self.lane.place]
         assert len(dit.blocks) == layers, f"{len(dit.blocks)} blocks on stage {self.lane.place} of {bounds}"
         self.busy = BusyTime(dit.patch_in.weight.device)
-        """With its blocks, whatever it waited for."""
+        """Time that the device is busy with this stage's blocks, whatever it waited for."""
         self.may_move = True
-        """Whether blocks may change stages; compiled ones do not."""
+        """True if blocks may change stages; compiled ones do not."""
         self._sent: deque[PendingCollective] = deque()
 
     @property
@@ -60,7 +64,8 @@ class StagedDiT(MeshDiT):
         self.begin(Call("commit", latents_BFCYX, level_BF, memory, cross))
 
     def begin(self, call: Call) -> PendingCollective | None:
-        """Do this stage's part of a call. Returns its flow, which every stage gets; None of one that predicts nothing."""
+        """Do this stage's part of a call. Returns its flow, which every stage gets; None of one that predicts
+        nothing."""
         embedded = self.dit.embed(call.latents_BFCYX, call.level_BF)
         x_BFTD = embedded.x_BFTD if self.is_first else self._received(embedded.x_BFTD)
         if self.is_last:
@@ -73,15 +78,18 @@ class StagedDiT(MeshDiT):
         if not call.predicts:
             return None
         # Posted before anybody can want to send: the last stage never waits for a receiver.
-        return self.back.receive(torch.empty_like(call.latents_BFCYX), source=self.back.ranks[-1], what="flow")
+        return self.back.receive(
+            torch.empty_like(call.latents_BFCYX), source=self.back.ranks[-1], what="flow"
+        )
 
     def drain(self) -> None:
-        """Wait until all that was sent has been taken. Whoever stops calling must, or the next stage waits for ever."""
+        """Wait until all that was sent has been received. A stage that stops calling must do so, or the next
+        stage waits for ever."""
         while self._sent:
             self._sent.popleft().wait()
 
     def _end(self, call: Call, embedded: Embedded, x_BFTD: Tensor) -> PendingCollective | None:
-        """The last stage's part: its blocks, the head, and the flow for everybody."""
+        """Do the last stage's part: its blocks, the head, and the flow, sent to all other stages."""
         with self.stage.inside_blocks(), self.busy.measured():
             if not call.predicts:
                 self.dit.blocks.remember(x_BFTD, embedded.levels_BF6D, call.memory, call.cross)
@@ -104,6 +112,6 @@ class StagedDiT(MeshDiT):
 
 
 def stage_blocks(blocks: BlockStack, bounds: Bounds, stage: int) -> BlockStack:
-    """Those of one stage."""
+    """Return the blocks of one stage."""
     assert bounds[-1] == len(blocks), f"bounds {bounds} for {len(blocks)} layers"
     return BlockStack(list(blocks)[bounds[stage] : bounds[stage + 1]])

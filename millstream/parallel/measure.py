@@ -1,7 +1,9 @@
-"""How long a rank takes for one block and for what is around the blocks, measured before any weights are read.
+"""Time that a rank takes for one block and for what is around the blocks, measured before any weights are
+read.
 
-One block with random weights, over a full window, in the size that the model streams in by default. Times do not depend on
-what the weights are. The quickest of a few tries counts: whatever else a machine does only makes it slower.
+One block with random weights, over a full window, in the size that the model streams in by default. Times do
+not depend on what the weights are. The quickest of a few tries counts: whatever else a machine does only
+makes it slower.
 Shapes: B batch, F frames, C latent channels, Y and X latent rows and columns.
 """
 
@@ -29,9 +31,9 @@ class CallCosts:
 
     block_s: float
     embed_s: float
-    """Of every stage: each embeds the latents and levels of a call itself."""
+    """Seconds of the embedding on every stage: each embeds the latents and levels of a call itself."""
     head_s: float
-    """Of the last stage."""
+    """Seconds of the head, on the last stage."""
 
     def __post_init__(self) -> None:
         assert min(self.block_s, self.embed_s, self.head_s) >= 0, f"a call took {self}"
@@ -39,7 +41,8 @@ class CallCosts:
 
 @torch.inference_mode()
 def measure_call(spec: ModelSpec, *, device: torch.device, dtype: torch.dtype) -> CallCosts:
-    config, stream = replace(spec.dit, layers=1), spec.stream
+    config = replace(spec.dit, layers=1)
+    stream = spec.stream
     with empty_modules():
         dit = CausalDiT(config)
     fill_random(dit, seed=0, device=device, dtype=dtype)
@@ -47,7 +50,9 @@ def measure_call(spec: ModelSpec, *, device: torch.device, dtype: torch.dtype) -
     ring = KVRing(RingShape.of(config, stream), device=device, dtype=dtype)
     ring.place(list(range(stream.window)))  # attention over zeros takes as long as over anything
     ring.place(list(range(stream.window - stream.frames_per_chunk, stream.window)))
-    latents_BFCYX = torch.zeros(1, stream.frames_per_chunk, config.channels, rows, columns, device=device, dtype=dtype)
+    latents_BFCYX = torch.zeros(
+        1, stream.frames_per_chunk, config.channels, rows, columns, device=device, dtype=dtype
+    )
     level_BF = torch.zeros(1, stream.frames_per_chunk, device=device)
     cross = dit.read_prompt(torch.zeros(1, config.text_tokens, config.text_width, device=device, dtype=dtype))
     embedded = dit.embed(latents_BFCYX, level_BF)

@@ -16,11 +16,12 @@ from millstream.parallel.collectives import RankGroup
 class MeshDiT(nn.Module):
     def __init__(self, dit: CausalDiT, stage: RankGroup) -> None:
         super().__init__()
-        self.dit, self.stage = dit, stage
+        self.dit = dit
+        self.stage = stage
 
     @property
     def config(self) -> DiTConfig:
-        """Of the whole model."""
+        """Config of the whole model."""
         return self.dit.config
 
     @property

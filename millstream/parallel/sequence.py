@@ -1,10 +1,12 @@
-"""Sequence parallel (Ulysses): every rank holds some tokens of each frame; around attention they trade tokens for heads.
+"""Sequence parallel (Ulysses): every rank holds some tokens of each frame; around attention they trade tokens
+for heads.
 
-Everything but attention is done token by token, so a rank does it for its own. For attention a rank gets all tokens of some
-heads, and the key/value ring is split by heads. The trade is a property of the memory, so the model's layers stay as they
-are. Where a frame's tokens do not divide, the last rank's are filled up and the filling is dropped before attention.
-Shapes: B batch, F frames, T tokens a frame, S of them on this rank, L all F*T tokens, P ranks, D width, N all heads,
-M = N/P heads of this rank, H head width, C things exchanged together.
+Everything but attention is done token by token, so a rank does it for its own. For attention a rank gets all
+tokens of some heads, and the key/value ring is split by heads. The trade is a property of the memory, so the
+model's layers stay as they are. Where a frame's tokens do not divide, the last rank's are filled up and the
+filling is dropped before attention.
+Shapes: B batch, F frames, T tokens a frame, S of them on this rank, L all F*T tokens, P ranks, D width, N all
+heads, M = N/P heads of this rank, H head width, C things exchanged together.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from millstream.parallel.mesh_dit import MeshDiT
 
 @dataclass(frozen=True, slots=True)
 class TokenSplit:
-    """Which tokens of a chunk are whose."""
+    """Tokens of a chunk that each rank has."""
 
     group: RankGroup
     frames: int
     tokens: int
-    """Of one frame."""
+    """Tokens of one frame."""
 
     @property
     def share(self) -> int:
@@ -45,7 +47,7 @@ class TokenSplit:
         return x.narrow(dim, self.group.place * self.share, self.share)
 
     def whole(self, x_BFSE: Tensor, what: str) -> Tensor:
-        """All tokens, from everybody's, [B, F, T, E]."""
+        """Return all tokens, from those of all ranks, [B, F, T, E]."""
         parts = self.group.collect(x_BFSE, what)  # P B F S E
         return parts.movedim(0, 2).flatten(2, 3)[:, :, : self.tokens]
 
@@ -55,12 +57,12 @@ class TokenSplit:
         return self.group.start_exchange(parts, "tokens for heads")
 
     def gathered(self, pending: PendingCollective) -> Tensor:
-        """What came of it, [C, B, L, M, H]."""
+        """Return what was gathered, [C, B, L, M, H]."""
         parts = pending.wait().unflatten(3, (self.frames, -1))  # P C B F S M H
         return parts.movedim(0, 3).flatten(3, 4)[:, :, :, : self.tokens].flatten(2, 3)
 
     def scatter(self, x_BLMH: Tensor) -> Tensor:
-        """The opposite: this rank's tokens of all heads, [B, F*S, N, H]."""
+        """Trade back: return this rank's tokens of all heads, [B, F*S, N, H]."""
         filling = self.share * self.group.size - self.tokens
         x = x_BLMH.unflatten(1, (self.frames, -1))
         x = F.pad(x, (0, 0, 0, 0, 0, filling)) if filling else x
@@ -72,7 +74,8 @@ class SequenceMemory:
     """A memory of some heads, seen by layers that have some tokens."""
 
     def __init__(self, inner: Memory, split: TokenSplit) -> None:
-        self.inner, self.split = inner, split
+        self.inner = inner
+        self.split = split
         self._phases = Phases(self._mine(inner.phases.cos), self._mine(inner.phases.sin))
 
     @property
@@ -94,22 +97,27 @@ class SequenceMemory:
 
 
 class SharedHeadsDiT(MeshDiT):
-    """A DiT whose blocks have all heads, while a rank's ring has some. Fast blocks share out the tokens by themselves."""
+    """A DiT whose blocks have all heads, while a rank's ring has some. Fast blocks share out the tokens by
+    themselves."""
 
     @property
     def cached_heads(self) -> int:
-        assert self.dit.cached_heads % self.stage.size == 0, f"{self.dit.cached_heads} heads over {self.stage.size} ranks"
+        assert self.dit.cached_heads % self.stage.size == 0, (
+            f"{self.dit.cached_heads} heads over {self.stage.size} ranks"
+        )
         return self.dit.cached_heads // self.stage.size
 
 
 class SequenceDiT(SharedHeadsDiT):
-    """A DiT over this rank's tokens. Takes and gives whole latents, so nobody outside notices."""
+    """A DiT over this rank's tokens. It takes and returns whole latents, so callers do not notice."""
 
     def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
         embedded = self.dit.embed(latents_BFCYX, level_BF)
         split = self._split(embedded)
         with self.stage.inside_blocks():
-            x_BFSD = self.dit.blocks(split.mine(embedded.x_BFTD, 2), embedded.levels_BF6D, SequenceMemory(memory, split), cross)
+            x_BFSD = self.dit.blocks(
+                split.mine(embedded.x_BFTD, 2), embedded.levels_BF6D, SequenceMemory(memory, split), cross
+            )
             cells = split.whole(self.dit.head.project(x_BFSD, embedded.time_BFD), "cells")
         return self.dit.head.unpatch(cells, embedded.grid)
 
@@ -117,7 +125,9 @@ class SequenceDiT(SharedHeadsDiT):
         embedded = self.dit.embed(latents_BFCYX, level_BF)
         split = self._split(embedded)
         with self.stage.inside_blocks():
-            self.dit.blocks.remember(split.mine(embedded.x_BFTD, 2), embedded.levels_BF6D, SequenceMemory(memory, split), cross)
+            self.dit.blocks.remember(
+                split.mine(embedded.x_BFTD, 2), embedded.levels_BF6D, SequenceMemory(memory, split), cross
+            )
 
     def _split(self, embedded: Embedded) -> TokenSplit:
         return TokenSplit(self.stage, *embedded.x_BFTD.shape[1:3])

@@ -1,8 +1,10 @@
-"""Tensor parallel: every rank holds some heads and some hidden units of each block, and two sums put a block together.
+"""Tensor parallel: every rank holds some heads and some hidden units of each block, and two sums put a block
+together.
 
-Wan norms queries and keys over all heads, so their squares are summed across ranks too: one small sum a block, q and k
-together. Cross-attention stays whole on every rank: its keys are read once a prompt, and splitting the rest would cost a
-third large sum and a second small one. The key/value ring is split by heads, since those are all a rank has.
+Wan norms queries and keys over all heads, so their squares are summed across ranks too: one small sum a
+block, q and k together. Cross-attention stays whole on every rank: its keys are read once a prompt, and
+splitting the rest would cost a third large sum and a second small one. The key/value ring is split by heads,
+since those are all a rank has.
 Shapes: B batch, L chunk tokens, D width, N heads of this rank, H head width.
 """
 
@@ -27,14 +29,21 @@ class TensorSelfAttention(nn.Module):
         super().__init__()
         self.heads = share.heads // group.size
         q = plain_of(share.q)
-        self._group, self._width = group, q.in_features
+        self._group = group
+        self._width = q.in_features
         held = q.weight.shape[0] * group.size
-        assert held == self._width, f"a share of {held} of {self._width} heads' outputs over {group.size} ranks"
-        self.q, self.k, self.v, self.o = share.q, share.k, share.v, share.o
-        self.norm_q, self.norm_k = share.norm_q, share.norm_k
+        assert held == self._width, (
+            f"a share of {held} of {self._width} heads' outputs over {group.size} ranks"
+        )
+        self.q = share.q
+        self.k = share.k
+        self.v = share.v
+        self.o = share.o
+        self.norm_q = share.norm_q
+        self.norm_k = share.norm_k
 
     def remember(self, x_BLD: Tensor, layer: int, memory: Memory) -> None:
-        """Only leave this chunk's keys and values."""
+        """Write this chunk's keys and values to memory, and attend to nothing."""
         (k,) = self._normed((self.k(x_BLD), self.norm_k))
         memory.write(layer, rotate(self._by_heads(k), memory.phases), self._by_heads(self.v(x_BLD)))
 
@@ -62,7 +71,9 @@ class TensorMLP(nn.Module):
     def __init__(self, share: MLP, group: RankGroup) -> None:
         super().__init__()
         assert share.activation == "gelu", f"a block's MLP is gelu, got {share.activation}"
-        self._group, self.up, self.down = group, share.up, share.down
+        self._group = group
+        self.up = share.up
+        self.down = share.down
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = F.gelu(self.up(x), approximate="tanh")
@@ -70,7 +81,8 @@ class TensorMLP(nn.Module):
 
 
 def connect_tensors(dit: CausalDiT, group: RankGroup) -> None:
-    """Have every block, whose parameters are this rank's share (`parallel/shares.py`), work with those of the others."""
+    """Have every block, whose parameters are this rank's share (`parallel/shares.py`), work with those of the
+    others."""
     for block in dit.blocks:
         block.set_submodule("self_attn", TensorSelfAttention(block.self_attn, group))
         block.set_submodule("ffn", TensorMLP(block.ffn, group))

@@ -1,10 +1,12 @@
-"""A picture cut into tiles, rows by columns, each on a device of its own: who is beside whom, and how neighbours trade edges.
+"""A picture cut into tiles, rows by columns, each on a device of its own: which are neighbours, and how these
+trade edges.
 
-A convolution reaches over the edge of a tile, so the canvas it works on has a rim for the neighbours' pixels, or for zeros
-where the picture ends. Rows are traded first and columns after them, rims included: so corners come along. Attention within a
-frame needs all pixels, which everybody gives everybody. All tiles make the same trades in the same order, each on a thread of
-its own; one that fails fails all. Knows no network.
-Shapes: T frames, P pixels of a tile, C channels; pictures are [..., Y, X] unless it says where their rows and columns are.
+A convolution reaches over the edge of a tile, so the canvas it works on has a rim for the neighbours' pixels,
+or for zeros where the picture ends. Rows are traded first and columns after them, rims included: so corners
+come along. Attention within a frame needs all pixels, which every tile sends to every other. All tiles make
+the same trades in the same order, each on a thread of its own; one that fails fails all. Knows no network.
+Shapes: T frames, P pixels of a tile, C channels; pictures are [..., Y, X] unless it says where their rows and
+columns are.
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from millstream.core.errors import ConfigError, DeviceError
-from millstream.models.wan.channels_last import Borders
+from millstream.models.wan.channels_last import TileBorders
 
 PATIENCE_S = 60.0
 """How long a tile waits for another's pixels."""
 Boxes = Sequence[Sequence[SimpleQueue[Tensor | None]]]
-"""What each tile gave to each that has not taken it yet: a few edges, since who trades both ways waits for the other."""
+"""Pixels that each tile has sent to each other one and that are not received yet: a few edges, since tiles
+that trade both ways wait for each other."""
 
 
 class TileLost(DeviceError):
@@ -37,8 +40,10 @@ class Grid(NamedTuple):
     columns: int
 
     def cut(self, x: Tensor, unit: int) -> list[Tensor]:
-        """Its tiles, all of whole units of so many pixels, as even as can be."""
-        return [tile for row in _shares(x, self.rows, unit, -2) for tile in _shares(row, self.columns, unit, -1)]
+        """Cut a picture into its tiles, all of whole units of so many pixels, as even as can be."""
+        return [
+            tile for row in _shares(x, self.rows, unit, -2) for tile in _shares(row, self.columns, unit, -1)
+        ]
 
     def joined(self, tiles: Sequence[Tensor]) -> Tensor:
         rows = [tiles[first : first + self.columns] for first in range(0, len(tiles), self.columns)]
@@ -46,25 +51,30 @@ class Grid(NamedTuple):
 
 
 def choose_grid(latent_size: tuple[int, int], count: int) -> Grid:
-    """Of all grids of so many tiles, the one whose largest tile is smallest, its rim included; of equals that of most rows."""
+    """Choose, of all grids of so many tiles, the one whose largest tile is smallest, its rim included; of
+    equals the one with most rows."""
     rows, columns = latent_size
     grids = [Grid(each, count // each) for each in range(count, 0, -1) if count % each == 0]
     fitting = [grid for grid in grids if grid.rows <= rows and grid.columns <= columns]
     if not fitting:
-        raise ConfigError(f"{rows}x{columns} latent cells do not make {count} tiles; split the VAE over fewer devices")
+        raise ConfigError(
+            f"{rows}x{columns} latent cells do not make {count} tiles; split the VAE over fewer devices"
+        )
     return min(fitting, key=lambda grid: (-(-rows // grid.rows) + 2) * (-(-columns // grid.columns) + 2))
 
 
-class Tile(Borders):
-    """One of them, and how it speaks to the others."""
+class Tile(TileBorders):
+    """One tile, and how it communicates with the others."""
 
     def __init__(self, place: int, boxes: Boxes) -> None:
-        self.place, self._boxes = place, boxes
+        self.place = place
+        self._boxes = boxes
         self.grid = Grid(len(boxes), 1)
-        """Of the picture that is under way."""
+        """Grid of the picture that is under way."""
 
     def fill(self, canvas: Tensor, before: int, after: int, dims: tuple[int, int] = (1, 2)) -> None:
-        """The rim of a canvas, so many pixels before and after the tile's own, along `dims` for rows and columns."""
+        """Fill the rim of a canvas, so many pixels before and after the tile's own, along `dims` for rows and
+        columns."""
         row, column = divmod(self.place, self.grid.columns)
         for dim, at, count, step in (
             (dims[0], row, self.grid.rows, self.grid.columns),
@@ -94,18 +104,18 @@ class Tile(Borders):
         return torch.cat([pixels[place] for place in sorted(pixels)], dim=1)
 
     def give_up(self) -> None:
-        """Let nobody wait for this tile."""
+        """Tell all other tiles not to wait for this one."""
         for box in self._boxes[self.place]:
             box.put(None)
 
     def forget(self) -> None:
-        """Drop what it was sent and has not taken."""
+        """Drop pixels that were sent to this tile and are not received yet."""
         for boxes in self._boxes:
             while not boxes[self.place].empty():
                 boxes[self.place].get()
 
     def _give(self, place: int | None, pixels: Tensor) -> None:
-        """A copy: where they lie, the next layer may write before they are taken."""
+        """Send a copy of the pixels: the next layer may overwrite them before they are received."""
         if place is not None:
             self._boxes[self.place][place].put(pixels.clone())
 
@@ -117,14 +127,16 @@ class Tile(Borders):
         try:
             pixels = self._boxes[place][self.place].get(timeout=PATIENCE_S)
         except Empty:
-            raise TileLost(f"tile {self.place} waited {PATIENCE_S:.0f} s for tile {place}; is its device alive?") from None
+            raise TileLost(
+                f"tile {self.place} waited {PATIENCE_S:.0f} s for tile {place}; is its device alive?"
+            ) from None
         if pixels is None:
             raise TileLost(f"tile {place} failed, so tile {self.place} cannot go on")
         return pixels
 
 
 def _shares(x: Tensor, count: int, unit: int, dim: int) -> list[Tensor]:
-    """As `tensor_split` has them, in whole units."""
+    """Split as `tensor_split` does, in whole units."""
     units, rest = divmod(x.shape[dim], unit)
     assert rest == 0, f"{x.shape[dim]} pixels are no whole units of {unit}"
     sizes = [units // count + (place < units % count) for place in range(count)]

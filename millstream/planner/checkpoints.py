@@ -1,7 +1,8 @@
-"""Which model a name, a folder or a list of shapes stands for, from its configuration alone: no weights are read.
+"""Model that a name, a folder or a list of shapes stands for, from its configuration alone: no weights are
+read.
 
-Folders: diffusers (`transformer/config.json` beside `vae/` and `text_encoder/`), original (`config.json` with `dim`),
-converted ones (which name a preset). Custom shapes: `layers=30,width=1536,heads=12,ffn=8960`.
+Folders: diffusers (`transformer/config.json` beside `vae/` and `text_encoder/`), original (`config.json` with
+`dim`), converted ones (which name a preset). Custom shapes: `layers=30,width=1536,heads=12,ffn=8960`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ def resolve_model(text: str) -> ModelSpec:
     if text in MODELS:
         return MODELS[text]
     if is_decoder(text):
-        raise ConfigError(f"{text!r} is a language model: plan explain and plan train --student know it, this does not")
+        raise ConfigError(
+            f"{text!r} is a language model: plan explain and plan train --student know it, this does not"
+        )
     if "=" in text:
         return _from_shapes(text)
     folder = Path(text)
@@ -39,7 +42,8 @@ def _from_shapes(text: str) -> ModelSpec:
         name, _, value = pair.strip().partition("=")
         if name not in known or not value.isdecimal():
             raise ConfigError(
-                f"{pair.strip()!r}: a custom model is layers=30,width=1536,heads=12,ffn=8960; also {', '.join(known[4:])}"
+                f"{pair.strip()!r}: a custom model is layers=30,width=1536,heads=12,ffn=8960; also "
+                f"{', '.join(known[4:])}"
             )
         values[name] = int(value)
     missing = [name for name in known[:4] if name not in values]
@@ -52,14 +56,18 @@ def _from_folder(folder: Path) -> ModelSpec:
     inner = folder / "transformer" / "config.json"
     path = inner if inner.is_file() else folder / "config.json"
     if not path.is_file():
-        raise ConfigError(f"{folder} has neither transformer/config.json nor config.json; give a checkpoint's folder or a name")
+        raise ConfigError(
+            f"{folder} has neither transformer/config.json nor config.json; give a checkpoint's folder or a name"
+        )
     raw = _read(path)
     if raw.get("format") == "millstream":
         return find_model(str(raw.get("model")))
     try:
         dit = _diffusers_dit(path, raw) if "attention_head_dim" in raw else _original_dit(path, raw)
         spec = ModelSpec(name=folder.resolve().name, dit=dit, vae=WAN_VAE)
-        return replace(spec, vae=_vae(folder) or spec.vae, text=_text(folder) or spec.text, stream=_stream_of(dit))
+        return replace(
+            spec, vae=_vae(folder) or spec.vae, text=_text(folder) or spec.text, stream=_stream_of(dit)
+        )
     except KeyError as missing:
         raise ConfigError(f"{path} does not say {missing}; is it a Wan model's configuration?") from None
     except (TypeError, ValueError):
@@ -130,7 +138,11 @@ def _text(folder: Path) -> TextConfig | None:
 
 def _stream_of(dit: DiTConfig) -> StreamConfig:
     """A preset of the same shape knows how it streams; others start from the default."""
-    same = [spec.stream for spec in MODELS.values() if (spec.dit.layers, spec.dit.width) == (dit.layers, dit.width)]
+    same = [
+        spec.stream
+        for spec in MODELS.values()
+        if (spec.dit.layers, spec.dit.width) == (dit.layers, dit.width)
+    ]
     return same[0] if same else StreamConfig()
 
 

@@ -1,4 +1,5 @@
-"""Collectives by the alpha-beta model: so many messages, so many bytes over the slowest link. Milliseconds out."""
+"""Collectives by the alpha-beta model: so many messages, so many bytes over the slowest link. Milliseconds
+out."""
 
 from __future__ import annotations
 

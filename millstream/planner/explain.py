@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from millstream.core.chunk_work import tokens_per_frame
 from millstream.core.config import GIB, TEMPORAL_STRIDE
 from millstream.core.errors import ConfigError
 from millstream.planner.bubbles import Schedule, bubble
 from millstream.planner.judge import MEMORY_SHARE, Plan
-from millstream.planner.memory import dit_parameters, tokens_per_frame, window_bytes
+from millstream.planner.memory import dit_parameters, window_bytes
 from millstream.planner.peaks import decode_peak, tiled_decode_peak
 from millstream.planner.time import call_time, calls_before_pictures, text_ms
 from millstream.planner.training import Sharding, training_state
@@ -39,14 +40,17 @@ def explain(name: str, plan: Plan) -> Explanation:
     if name not in EXPLAINED:
         known = ", ".join((*EXPLAINED, "vae", "bubble", "adam"))
         raise ConfigError(
-            f"{name!r} is not explained of a video model; known: {known}; of language models, --model 70b, others"
+            f"{name!r} is not explained of a video model; known: {known}; of language models, --model 70b, "
+            "others"
         )
     return EXPLAINED[name](plan)
 
 
 def explain_bubble(schedule: Schedule, stages: int, micro_batches: int, chunks: int) -> Explanation:
     share = bubble(schedule, stages, micro_batches, chunks=chunks)
-    p, m, v = stages, micro_batches, chunks
+    p = stages
+    m = micro_batches
+    v = chunks
     formula, filled = {
         "gpipe": ("(p-1) / (m+p-1)", f"({p}-1) / ({m}+{p}-1)"),
         "1f1b": ("(p-1) / (m+p-1)", f"({p}-1) / ({m}+{p}-1)"),
@@ -55,12 +59,17 @@ def explain_bubble(schedule: Schedule, stages: int, micro_batches: int, chunks: 
         "zero-bubble-h2": ("0, at 2p-1 micro-batches held", "0"),
     }[schedule]
     why = "the share of time a stage waits while the pipeline fills and drains"
-    return Explanation(name="bubble", formula=formula, filled=f"100 * ({filled})", value=100 * share, unit="%", why=why)
+    return Explanation(
+        name="bubble", formula=formula, filled=f"100 * ({filled})", value=100 * share, unit="%", why=why
+    )
 
 
 def explain_adam(parameters: float, sharding: Sharding) -> Explanation:
     """Bytes of a trained model on one device."""
-    n, w, g, o = sharding.shards, sharding.weight_bytes, sharding.gradient_bytes, sharding.optimizer_bytes
+    n = sharding.shards
+    w = sharding.weight_bytes
+    g = sharding.gradient_bytes
+    o = sharding.optimizer_bytes
     formula, filled = {
         0: (f"P ({w} + {g} + {o:g})", f"({w} + {g} + {o})"),
         1: (f"P ({w + g} + {o:g}/n)", f"({w + g} + {o}/{n})"),
@@ -68,31 +77,47 @@ def explain_adam(parameters: float, sharding: Sharding) -> Explanation:
         3: (f"P {w + g + o:g}/n", f"{w + g + o}/{n}"),
     }[sharding.zero]
     value = training_state(int(parameters), sharding).total / 1e9
-    why = f"weight {w}, gradient {g}, optimizer {o:g} bytes a parameter, each divided by the ranks that share it"
+    why = (
+        f"weight {w}, gradient {g}, optimizer {o:g} bytes a parameter, each divided by the ranks that "
+        "share it"
+    )
     return Explanation(
-        name="adam", formula=formula, filled=f"{int(parameters)} * {filled} / 1e9", value=value, unit="GB", why=why
+        name="adam",
+        formula=formula,
+        filled=f"{int(parameters)} * {filled} / 1e9",
+        value=value,
+        unit="GB",
+        why=why,
     )
 
 
 def explain_vae(plan: Plan, frames: int, tile: int | None) -> Explanation:
     """The fullest moment of decoding so many latent frames at once, whole or by tiles."""
-    spec, stream, size = plan.ask.work.spec, plan.ask.work.stream, plan.ask.fleet.device.value_bytes
+    spec = plan.ask.work.spec
+    stream = plan.ask.work.stream
+    size = plan.ask.fleet.device.value_bytes
     if not 1 <= frames <= MAX_FRAMES:
         raise ConfigError(f"--frames must be 1 to {MAX_FRAMES} latent frames, got {frames}")
     if tile is None:
         turned = not plan.ask.fleet.device.processor
         peak = decode_peak(spec.vae, stream, frames=frames, value_bytes=size, turned=turned)
-        parts, formula, why = str(peak), "working set of all pictures at once", "its widest block, a norm in float32, the tails"
+        parts = str(peak)
+        formula = "working set of all pictures at once"
+        why = "its widest block, a norm in float32, the tails"
     else:
         peak = tiled_decode_peak(spec.vae, stream, frames=frames, value_bytes=size, tile=tile)
         pictures = TEMPORAL_STRIDE * frames * 3 * stream.height * stream.width * size
-        parts, formula = f"({peak - pictures} + {pictures})", "working set of one tile + all pictures"
+        parts = f"({peak - pictures} + {pictures})"
+        formula = "working set of one tile + all pictures"
         why = f"tiles of {tile} pixels, one after another; overlap between tiles costs time, not memory"
-    return Explanation(name="vae", formula=formula, filled=f"{parts} / 2**30", value=peak / GIB, unit="GiB", why=why)
+    return Explanation(
+        name="vae", formula=formula, filled=f"{parts} / 2**30", value=peak / GIB, unit="GiB", why=why
+    )
 
 
 def _weights(plan: Plan) -> Explanation:
-    spec, size = plan.ask.work.spec, plan.ask.fleet.device.value_bytes
+    spec = plan.ask.work.spec
+    size = plan.ask.fleet.device.value_bytes
     count = dit_parameters(spec.dit)
     return Explanation(
         name="weights",
@@ -105,9 +130,13 @@ def _weights(plan: Plan) -> Explanation:
 
 
 def _window(plan: Plan) -> Explanation:
-    work, size = plan.ask.work, plan.ask.fleet.device.value_bytes
-    dit, stream = work.spec.dit, work.stream
-    twice = f"(2 * {stream.window} + {stream.sink})" if stream.positions == "windowed" else f"2 * {stream.window}"
+    work = plan.ask.work
+    size = plan.ask.fleet.device.value_bytes
+    dit = work.spec.dit
+    stream = work.stream
+    twice = (
+        f"(2 * {stream.window} + {stream.sink})" if stream.positions == "windowed" else f"2 * {stream.window}"
+    )
     return Explanation(
         name="window",
         formula="2 * window * layers * width * tokens a frame * bytes",
@@ -132,7 +161,8 @@ def _call(plan: Plan) -> Explanation:
 
 
 def _period(plan: Plan) -> Explanation:
-    time, apart = plan.time, plan.layout.front_apart
+    time = plan.time
+    apart = plan.layout.front_apart
     if plan.waits_for_host:
         return Explanation(
             name="period",
@@ -178,7 +208,8 @@ def _fps(plan: Plan) -> Explanation:
 
 
 def _first_frame(plan: Plan) -> Explanation:
-    work, fleet = plan.work, plan.ask.fleet
+    work = plan.work
+    fleet = plan.ask.fleet
     text = text_ms(work, fleet.device)
     call = call_time(work, fleet, plan.layout, keys=work.chunk_tokens).total
     calls = calls_before_pictures(work, plan.layout)
@@ -189,15 +220,22 @@ def _first_frame(plan: Plan) -> Explanation:
         filled=f"{text:.6g} + {calls} * {call:.6g} + {rest:.6g}",
         value=plan.time.first_frame_ms,
         unit="ms",
-        why="the first chunk attends to itself alone; its nine frames are decoded together, if they can be before its commit",
+        why="the first chunk attends to itself alone; its nine frames are decoded together, if they can be "
+        "before its commit",
     )
 
 
 def _sessions(plan: Plan) -> Explanation:
-    work, memory = plan.ask.work, MEMORY_SHARE * plan.ask.fleet.device.memory_bytes
+    work = plan.ask.work
+    memory = MEMORY_SHARE * plan.ask.fleet.device.memory_bytes
     need = min(plan.needs, key=lambda need: need.sessions_in(int(memory)))
-    fixed, each = sum(need.fixed.values()), sum(need.per_session.values())
-    in_time = f"{work.deadline_ms:.6g} // {plan.time.busy_ms:.6g} * {work.batch}" if plan.sessions_per_replica else "0"
+    fixed = sum(need.fixed.values())
+    each = sum(need.per_session.values())
+    in_time = (
+        f"{work.deadline_ms:.6g} // {plan.time.busy_ms:.6g} * {work.batch}"
+        if plan.sessions_per_replica
+        else "0"
+    )
     return Explanation(
         name="sessions",
         formula="min(chunk plays for / busiest device, (memory - fixed) / per session)",
@@ -222,7 +260,8 @@ def _cost(plan: Plan) -> Explanation:
 
 
 def _all_reduce(plan: Plan) -> Explanation:
-    work, tp = plan.ask.work, plan.layout.tp
+    work = plan.ask.work
+    tp = plan.layout.tp
     if tp == 1:
         raise ConfigError("there is no all-reduce without tensor parallelism; add --topology tp2")
     link = plan.ask.fleet.link_between(plan.layout.mesh_size)
@@ -235,7 +274,8 @@ def _all_reduce(plan: Plan) -> Explanation:
         filled=f"{hops} * {link.alpha_us:g} / 1000 + {hops}/{tp} * {size} / {link.beta_gb_s:g} / 1e6",
         value=ring,
         unit="ms",
-        why=f"one of two large ones per block, around the ring of {link.name}; a tree is taken where it is quicker",
+        why=f"one of two large ones per block, around the ring of {link.name}; a tree is taken where it is "
+        "quicker",
     )
 
 
@@ -268,4 +308,4 @@ EXPLAINED: dict[str, Callable[[Plan], Explanation]] = {
     "sessions": _sessions,
     "cost": _cost,
 }
-"""What `explain` knows of a plan."""
+"""Numbers of a plan that `explain` knows, with the function that explains each."""

@@ -1,4 +1,5 @@
-"""What each device of a replica holds: weights, windows, prompts, tails, working sets, and what a process takes by itself."""
+"""Memory that each device of a replica holds: weights, windows, prompts, tails, working sets, and what a
+process takes by itself."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from millstream.core.config import GIB, DiTConfig, VAEConfig
 from millstream.core.topology import Topology
+from millstream.core.vae_layers import Conv, tiny_decoder_convs
 from millstream.planner.cards.weights import weight_bytes
 from millstream.planner.fast_memory import (
     canvas_bytes,
@@ -18,9 +20,14 @@ from millstream.planner.fast_memory import (
     rounding_bytes,
 )
 from millstream.planner.hardware import Device
-from millstream.planner.memory import dit_parameters, packed_bytes, text_parameters, vae_parameters, window_bytes
+from millstream.planner.memory import (
+    dit_parameters,
+    packed_bytes,
+    text_parameters,
+    vae_parameters,
+    window_bytes,
+)
 from millstream.planner.peaks import decode_peak, dit_peak, encode_peak, vae_state_bytes
-from millstream.planner.vae_layers import Conv, tiny_decoder_convs
 from millstream.planner.workload import Workload
 
 PROCESS_BYTES = int(0.75 * GIB)
@@ -40,7 +47,8 @@ class DeviceNeed:
     """Bytes by name, however many sessions there are."""
     per_session: Mapping[str, int]
     loading: int = 0
-    """Bytes while weights are taken over, before there is any session; where that may be more than is held later."""
+    """Bytes while weights are taken over, before there is any session; where that may be more than is held
+    later."""
 
     def bytes_for(self, sessions: int) -> int:
         """At the fullest moment."""
@@ -55,24 +63,35 @@ class DeviceNeed:
 
 def device_needs(work: Workload, device: Device, layout: Topology) -> tuple[DeviceNeed, ...]:
     process = 0 if device.processor else PROCESS_BYTES
-    mesh, front = _mesh(work, device, layout), _front(work, device)
+    mesh = _mesh(work, device, layout)
+    front = _front(work, device)
     if layout.front_apart:
-        return tuple(replace(need, fixed={**_one_at_a_time(need.fixed), "process": process}) for need in (mesh, front))
+        return tuple(
+            replace(need, fixed={**_one_at_a_time(need.fixed), "process": process}) for need in (mesh, front)
+        )
     # They take turns, so of the two working sets only the larger is there.
     visitor = front.fixed.get(VISITOR, 0)
     working = max(mesh.fixed["DiT working set"], front.fixed["VAE working set"], visitor)
-    fixed = {name: size for name, size in {**mesh.fixed, **front.fixed}.items() if not name.endswith("working set")}
+    fixed = {
+        name: size for name, size in {**mesh.fixed, **front.fixed}.items() if not name.endswith("working set")
+    }
     fixed |= {"working set": working, "process": process}
     role = "all" if layout.mesh_size == 1 else "mesh and front"
     beside = front.fixed.get("text encoder", 0) + front.fixed["VAE weights"] + process
     loading = mesh.loading + beside if mesh.loading else 0
-    return (DeviceNeed(role=role, fixed=fixed, per_session={**mesh.per_session, **front.per_session}, loading=loading),)
+    return (
+        DeviceNeed(
+            role=role, fixed=fixed, per_session={**mesh.per_session, **front.per_session}, loading=loading
+        ),
+    )
 
 
 def rank_parameters(dit: DiTConfig, layout: Topology) -> tuple[int, int]:
-    """Of the fullest rank: those in the products of every call, and all others. SP repeats weights on every rank, TP those of
-    cross-attention, whose keys and values are made once a prompt and so are not among the first."""
-    split, whole = 4 * dit.width**2 + 2 * dit.width * dit.ffn, 2 * dit.width**2
+    """Count the parameters of the fullest rank: those in the products of every call, and all others. SP
+    repeats all weights on every rank. TP repeats those of cross-attention, whose keys and values are computed
+    once a prompt, so that their weights are not among the first."""
+    split = 4 * dit.width**2 + 2 * dit.width * dit.ffn
+    whole = 2 * dit.width**2
     layers = math.ceil(dit.layers / layout.pp)
     rest = dit_parameters(dit) - dit.layers * (split + 2 * whole)
     assert rest >= 0, f"blocks have {-rest} parameters more than the model"
@@ -80,7 +99,8 @@ def rank_parameters(dit: DiTConfig, layout: Topology) -> tuple[int, int]:
 
 
 def _mesh(work: Workload, device: Device, layout: Topology) -> DeviceNeed:
-    dit, value = work.spec.dit, device.value_bytes
+    dit = work.spec.dit
+    value = device.value_bytes
     products, rest = rank_parameters(dit, layout)
     split = layout.tp * layout.sp
     layers = math.ceil(dit.layers / layout.pp) / dit.layers
@@ -90,7 +110,9 @@ def _mesh(work: Workload, device: Device, layout: Topology) -> DeviceNeed:
     packed = {"packed window": packed_bytes(dit, work.stream)} if work.software.packs_window else {}
     prompt = 2 * dit.layers * dit.width * dit.text_tokens * value * layers
     fp8 = work.precision == "fp8"
-    packed_value = weight_bytes(work.weights, value)  # files pack all of a model, fp8 is of the products in every call
+    packed_value = weight_bytes(
+        work.weights, value
+    )  # files pack all of a model, fp8 is of the products in every call
     fixed = {"DiT weights": products + rest * value if fp8 else int((products + rest) * packed_value)}
     if work.software.fast_blocks:
         peak = fast_dit_peak(dit, work.stream, value_bytes=value, batch=work.batch, fp8=fp8)
@@ -107,7 +129,9 @@ def _mesh(work: Workload, device: Device, layout: Topology) -> DeviceNeed:
 
 
 def _front(work: Workload, device: Device) -> DeviceNeed:
-    spec, stream, value = work.spec, work.stream, device.value_bytes
+    spec = work.spec
+    stream = work.stream
+    value = device.value_bytes
     encodes, height, width = work.encodes, *stream.latent_size
     fixed = {"VAE weights": _vae_weights(work) * value}
     if work.text_place != "cpu":
@@ -120,14 +144,16 @@ def _front(work: Workload, device: Device) -> DeviceNeed:
         role="front",
         fixed={**fixed, "VAE working set": _vae_peak(work, device, encodes)},
         per_session={
-            "VAE tails": 0 if work.whole_clip else vae_state_bytes(spec.vae, stream, value_bytes=value, encodes=encodes),
+            "VAE tails": 0
+            if work.whole_clip
+            else vae_state_bytes(spec.vae, stream, value_bytes=value, encodes=encodes),
             "clean latents": stream.window * spec.dit.channels * height * width * value,
         },
     )
 
 
 def _one_at_a_time(fixed: Mapping[str, int]) -> dict[str, int]:
-    """Of working sets the largest alone."""
+    """Drop all working sets but the largest."""
     working = {name: size for name, size in fixed.items() if name.endswith("working set")}
     largest = max(working, key=lambda name: working[name])
     return {name: size for name, size in fixed.items() if name not in working or name == largest}
@@ -148,10 +174,16 @@ def _tiny(work: Workload) -> Sequence[Conv]:
 
 
 def _vae_peak(work: Workload, device: Device, encodes: bool) -> int:
-    vae, stream = work.spec.vae, work.stream
-    size, turned = dict(frames=stream.frames_per_chunk, value_bytes=device.value_bytes), not device.processor
+    vae = work.spec.vae
+    stream = work.stream
+    size = dict(frames=stream.frames_per_chunk, value_bytes=device.value_bytes)
+    turned = not device.processor
     if work.decoder == "tiny":
-        decoding = 3 * max(conv.outer * conv.frames * conv.rows * conv.columns for conv in _tiny(work)) * device.value_bytes
+        decoding = (
+            3
+            * max(conv.outer * conv.frames * conv.rows * conv.columns for conv in _tiny(work))
+            * device.value_bytes
+        )
     elif work.software.canvases and isinstance(vae, VAEConfig):
         earlier = earlier_canvas_bytes(vae, stream, value_bytes=device.value_bytes)
         decoding = fast_decode_peak(vae, stream, **size) + earlier

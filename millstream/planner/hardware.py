@@ -17,32 +17,34 @@ from millstream.planner.cards.architectures import Architecture, find_architectu
 from millstream.planner.software import Software
 
 MAX_DEVICES = 16384
-HERE, ANY = "here", "any"
+HERE = "here"
+ANY = "any"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
-    """What a device reaches, not what it promises."""
+    """Rates that a device reaches, not those that its datasheet promises."""
 
     matmul_tflops: float
     """A large bf16 product (fp32 where there is no bf16); shapes take their share from it, see `time.py`."""
     fp8_tflops: float | None
     attention_tflops: float
-    """Of a fused kernel that fills the device; few heads take their share from it."""
+    """Rate of a fused kernel that fills the device; few heads reach only a share of it."""
     flash2_tflops: float | None = None
-    """The same of FlashAttention 2, where that is slower."""
+    """Rate of FlashAttention 2, where that is slower."""
     sage2_tflops: float | None = None
-    """And of SageAttention 2, where that is quicker."""
+    """Rate of SageAttention 2, where that is quicker."""
     conv_tflops: tuple[tuple[int, float], ...]
-    """By channels, ascending; fewer channels than the first reach the first."""
+    """Rates by channels, ascending; fewer channels than the first reach the first's rate."""
     deep_conv_tflops: tuple[tuple[int, float], ...] = ()
-    """The same in a network over time as well as rows and columns, where that was measured apart, as on a processor."""
+    """Rates by channels in a network over time as well as rows and columns, where that was measured apart, as
+    on a processor."""
     bandwidth_tb_s: float
     launch_us: float
-    """Of one kernel, when nothing hides it."""
+    """Microseconds to launch one kernel, when nothing hides it."""
 
     def attention_rate(self, kernel: str) -> float:
-        """Of the best library in bf16, or of that kernel where it is another."""
+        """Return the rate of the best library in bf16, or that of `kernel` where it has one of its own."""
         other = {"flash2": self.flash2_tflops, "sage2": self.sage2_tflops}.get(kernel)
         return other or self.attention_tflops
 
@@ -61,10 +63,10 @@ class Link:
     alpha_us: float
     beta_gb_s: float
     together_gb_s: float | None = None
-    """What all devices of a machine share, where their bytes pass through its memory."""
+    """Bandwidth that all devices of a machine share, where their bytes pass through its memory."""
 
     def among(self, devices: int) -> Link:
-        """As each of so many finds it when all talk at once."""
+        """Return the link as each of so many devices finds it when all communicate at once."""
         if self.together_gb_s is None:
             return self
         return replace(self, beta_gb_s=min(self.beta_gb_s, self.together_gb_s / devices))
@@ -84,14 +86,15 @@ class Device:
     dollars_per_hour: float
     devices_per_node: int = 8
     value_bytes: int = 2
-    """Of weights and caches: 2 for bf16, 4 where only fp32 is quick."""
+    """Bytes of a weight or a cached value: 2 for bf16, 4 where only fp32 is quick."""
     processor: bool = False
     """No accelerator: no waves of tiles, no context of its own."""
     architecture: str = "unknown"
     """A name of `cards/architectures.py`: what its kernels reach, unless it was measured."""
     measured: Rates | None = None
     fitted: Software | None = None
-    """How this program was seen to use this very machine; else what is known of its kind, see `software.py`."""
+    """How this program was seen to use this very machine; else what is known of its kind, see
+    `software.py`."""
     watts: float = 700.0
 
     @property
@@ -100,7 +103,7 @@ class Device:
 
     @property
     def rates(self) -> Rates:
-        """What was measured; else the datasheet, cut to what its architecture reaches."""
+        """Rates that were measured; else those of the datasheet, cut to what its architecture reaches."""
         if self.measured is not None:
             return self.measured
         return _reached(self.architecture, self.bf16_tflops, self.fp8_tflops, self.bandwidth_tb_s)
@@ -111,7 +114,7 @@ class Device:
 
     @property
     def own_convolution(self) -> bool:
-        """Whether this engine has a convolution of its own for it."""
+        """True if this engine has a convolution of its own for it."""
         return self.architecture.startswith("hopper")
 
     @property
@@ -141,7 +144,8 @@ def _reached(architecture: str, bf16_tflops: float, fp8_tflops: float | None, ba
 
 
 _MEASURED_BAND = 0.05
-# NVLink 4: one all-reduce of 21 MiB over two H200 takes 0.113 ms, of which two latencies; the others keep its shares.
+# NVLink 4: one all-reduce of 21 MiB over two H200 takes 0.113 ms, of which two latencies; the others keep its
+# shares.
 NVLINK3 = Link(name="NVLink 3", alpha_us=12.0, beta_gb_s=167.0)
 NVLINK4 = Link(name="NVLink 4", alpha_us=12.0, beta_gb_s=250.0)
 NVLINK5 = Link(name="NVLink 5", alpha_us=12.0, beta_gb_s=500.0)
@@ -193,7 +197,9 @@ def _gpu(
     )
 
 
-_ADA, _AMPERE, _BLACKWELL = "ada-consumer", "ampere-consumer", "blackwell-consumer"
+_ADA = "ada-consumer"
+_AMPERE = "ampere-consumer"
+_BLACKWELL = "blackwell-consumer"
 # bf16 with sums in float32, dense: half of what is often printed for GeForce. GeForce cards do not read each other's memory.
 # fmt: off
 DEVICES: dict[str, Device] = {
@@ -272,15 +278,16 @@ class Fleet:
 
 
 def named_by_driver(name: str) -> Device | None:
-    """The card of the catalogue that a driver means, as in `NVIDIA H200`; of names within names the longest."""
+    """The card of the catalogue that a driver means, as in `NVIDIA H200`; of names within names the
+    longest."""
     spelled = name.upper().replace(" ", "")
     known = [device for device in DEVICES.values() if device.name.upper() in spelled]
     return max(known, key=lambda device: len(device.name), default=None)
 
 
 def find_device(name: str, *, here: Device | None = None, own: Device | None = None) -> Device:
-    """Of the catalogue; `here` is this machine as it was measured, and stands for `here` and for its own name; `own` is a card
-    that somebody described."""
+    """Find a device of the catalogue by its name. `here` is this machine as it was measured; it is found as
+    `here` and by its own name. `own` is a card described by the user."""
     key = re.sub(r"[\s_]", "", name.lower())
     if key == HERE and here is None:
         raise DeviceError("this machine has not been measured; run millstream plan calibrate")
@@ -293,16 +300,21 @@ def find_device(name: str, *, here: Device | None = None, own: Device | None = N
             if found in DEVICES:
                 return DEVICES[found]
     known = ", ".join(device.name for device in DEVICES.values())
-    raise DeviceError(f"hardware {name!r} is unknown; name one of {known}, or describe your own for plan --gpu-file")
+    raise DeviceError(
+        f"hardware {name!r} is unknown; name one of {known}, or describe your own for plan --gpu-file"
+    )
 
 
-def parse_fleet(text: str, *, price: float | None = None, here: Device | None = None, own: Device | None = None) -> Fleet:
+def parse_fleet(
+    text: str, *, price: float | None = None, here: Device | None = None, own: Device | None = None
+) -> Fleet:
     """`4xH200`, `H200` for one, `anyxH200` for as many as it takes; `H200@2.10` at that price an hour."""
     text, at, said_price = text.strip().partition("@")
     count, cross, name = text.partition("x")
     several = count.strip().lower() == ANY and bool(cross)
     if not several and not (cross and count.strip().lstrip("+-").isdecimal()):
-        count, name = "1", text
+        count = "1"
+        name = text
     number = MAX_DEVICES if several else int(count)
     if not 1 <= number <= MAX_DEVICES:
         raise DeviceError(f"--gpus must name 1 to {MAX_DEVICES} devices, for example 4xH200, got {text!r}")
@@ -319,17 +331,27 @@ def _price(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise DeviceError(f"after @ stands a price in dollars an hour, as in H200@2.10, got {text!r}") from None
+        raise DeviceError(
+            f"after @ stands a price in dollars an hour, as in H200@2.10, got {text!r}"
+        ) from None
 
 
 def parse_fleets(
     text: str, *, price: float | None = None, here: Device | None = None, own: Device | None = None
 ) -> tuple[Fleet, ...]:
-    """Several to choose from: `H100,4xRTX4090`, or `any`: as many as it takes of each card that can be rented."""
+    """Several to choose from: `H100,4xRTX4090`, or `any`: as many as it takes of each card that can be
+    rented."""
     words = [word.strip() for word in text.split(",")]
     if ANY in (word.lower() for word in words):
         if price is not None:
-            raise DeviceError("--price is of one card; leave it out for any, or name cards with prices: H100@2.10,RTX4090@0.40")
-        rented = (device for device in (*DEVICES.values(), own) if device is not None and device.dollars_per_hour > 0)
+            raise DeviceError(
+                "--price is of one card; leave it out for any, or name cards with prices: "
+                "H100@2.10,RTX4090@0.40"
+            )
+        rented = (
+            device
+            for device in (*DEVICES.values(), own)
+            if device is not None and device.dollars_per_hour > 0
+        )
         return tuple(Fleet(device=device, count=MAX_DEVICES, open=True) for device in rented)
     return tuple(parse_fleet(word, price=price, here=here, own=own) for word in words)

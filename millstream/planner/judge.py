@@ -17,9 +17,13 @@ from millstream.planner.time import ChunkTime, chunk_time
 from millstream.planner.workload import Workload
 
 MEMORY_SHARE = 0.95
-"""Of a device's memory that a plan may fill: allocators need air."""
+"""Share of a device's memory that a plan may fill: allocators need slack."""
 HOST_BAND = 0.5
-"""How far a host's own work may be off: of two hosts of one kind of card, one was seen to take twice as long as the other."""
+"""How far a host's own work may be off: of two hosts of one kind of card, one was seen to take twice as long
+as the other."""
+SEVERAL_BAND = 0.2
+"""How far a time on several devices may be off: this engine was never measured there. Of the published times
+of other programs on several cards, nine tenths are within it; a test counts them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,16 +63,16 @@ class Plan:
     time: ChunkTime
     needs: tuple[DeviceNeed, ...]
     sessions_per_replica: int
-    """That keep their frame rate and fit."""
+    """Sessions that keep their frame rate and fit."""
     replicas: int
-    """Used: no more than the sessions need."""
+    """Replicas used: no more than the sessions need."""
     shortfalls: tuple[Shortfall, ...]
     bound: str
-    """What gives first, with how far it is used."""
+    """Limit that is reached first, with how far it is used."""
 
     @property
     def work(self) -> Workload:
-        """What was asked."""
+        """Workload that was asked for."""
         return self.ask.work
 
     @property
@@ -77,7 +81,7 @@ class Plan:
 
     @property
     def fps(self) -> float:
-        """Of one session alone."""
+        """Frames a second of one session alone."""
         return 1e3 * self.ask.work.chunk_frames / self.time.period_ms
 
     @property
@@ -86,7 +90,7 @@ class Plan:
 
     @property
     def dollars_per_hour(self) -> float:
-        """Of all devices it uses."""
+        """Dollars an hour for all devices it uses."""
         return self.devices * self.ask.fleet.device.dollars_per_hour
 
     @property
@@ -101,8 +105,11 @@ class Plan:
 
     @property
     def band(self) -> float:
-        """How far a time may be off, each way: by the device, the program or the host, whichever is known least."""
-        return max(self.ask.fleet.device.band, self.work.software.band, HOST_BAND if self.waits_for_host else 0.0)
+        """Error band of a time, each way: by the device, the program, the host or several devices, the
+        least known."""
+        host = HOST_BAND if self.waits_for_host else 0.0
+        several = SEVERAL_BAND if self.layout.num_devices > 1 else 0.0
+        return max(self.ask.fleet.device.band, self.work.software.band, host, several)
 
     @property
     def waits_for_host(self) -> bool:
@@ -120,13 +127,28 @@ class Plan:
 
     @property
     def sessions_on_a_replica(self) -> int:
-        """That the ask puts there, as far as it carries them."""
+        """Sessions that the ask puts on a replica, as far as it carries them."""
         return max(1, min(math.ceil(self.ask.sessions / self.replicas), self.sessions_per_replica))
 
     @property
     def memory_share(self) -> float:
         held = max(need.bytes_for(self.sessions_on_a_replica) for need in self.needs)
         return held / self.ask.fleet.device.memory_bytes
+
+
+def rates_text(ask: PlanAsk) -> str:
+    """Return the source of a plan's rates, and how far it may be off on one device and on several."""
+    device = ask.fleet.device
+    band = max(device.band, ask.work.software.band)
+    source = (
+        "rates measured"
+        if device.is_measured
+        else f"rates of {device.architecture} chips from published kernels"
+    )
+    text = f"{source}, ±{100 * band:.0f}%"
+    if ask.fleet.count > 1 and band < SEVERAL_BAND:
+        text += f" on one, ±{100 * SEVERAL_BAND:.0f}% on several, which were never measured here"
+    return text
 
 
 def judge(ask: PlanAsk, layout: Topology) -> Plan:
@@ -156,16 +178,20 @@ def _shortfalls(
     ask: PlanAsk, time: ChunkTime, needs: tuple[DeviceNeed, ...], fit: int, kept: int, replicas: int
 ) -> list[Shortfall]:
     found = []
-    work, deadline = ask.work, ask.work.deadline_ms
+    work = ask.work
+    deadline = ask.work.deadline_ms
     if fit < work.batch:
         fullest = max(needs, key=lambda need: need.bytes_for(work.batch))
-        need, have = fullest.bytes_for(work.batch), ask.fleet.device.memory_bytes
+        need = fullest.bytes_for(work.batch)
+        have = ask.fleet.device.memory_bytes
         said = f"a device ({fullest.role}) needs {need / GIB:.1f} GiB and has {MEMORY_SHARE * have / GIB:.1f}"
         found.append(Shortfall(what="memory", share=MEMORY_SHARE * have / need, said=said))
     if time.period_ms > deadline:
         fps = 1e3 * work.chunk_frames / time.period_ms
         said = (
-            f"one stream reaches {fps:.1f} of {work.stream.fps:g} FPS: a chunk takes {time.period_ms:.0f} ms of {deadline:.0f}"
+            f"one stream reaches {fps:.1f} of {work.stream.fps:g} FPS: a chunk takes "
+            f"{time.period_ms:.0f} "
+            f"ms of {deadline:.0f}"
         )
         found.append(Shortfall(what="frame rate", share=deadline / time.period_ms, said=said))
     carried = min(fit, kept) * replicas
@@ -180,7 +206,8 @@ def _shortfalls(
 
 
 def _bound(ask: PlanAsk, time: ChunkTime, needs: tuple[DeviceNeed, ...]) -> str:
-    """What one session uses furthest: the mesh, by what fills its time, the VAE, memory, or the wait for the first frame."""
+    """Return what one session uses furthest: the mesh, by what fills its time, the VAE, memory, or the wait
+    for the first frame."""
     deadline = ask.work.deadline_ms
     call = time.call
     parts = {"products": call.products, "attention": call.attention, "bandwidth": call.elementwise}
@@ -189,7 +216,8 @@ def _bound(ask: PlanAsk, time: ChunkTime, needs: tuple[DeviceNeed, ...]) -> str:
         max(parts, key=lambda name: parts[name]): time.mesh_ms / deadline,
         "VAE": time.front_ms / deadline,
         "host": time.host_pace_ms / deadline,
-        "memory": max(need.bytes_for(ask.work.batch) for need in needs) / (MEMORY_SHARE * ask.fleet.device.memory_bytes),
+        "memory": max(need.bytes_for(ask.work.batch) for need in needs)
+        / (MEMORY_SHARE * ask.fleet.device.memory_bytes),
     }
     if ask.first_frame_ms is not None:
         used["first frame"] = time.first_frame_ms / ask.first_frame_ms

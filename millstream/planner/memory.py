@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
+from millstream.core.chunk_work import tokens_per_frame
 from millstream.core.config import (
-    SPATIAL_STRIDE,
     BrookTextConfig,
     BrookVAEConfig,
     DiTConfig,
@@ -38,7 +38,9 @@ class MemoryNeed:
         return self.weight_bytes + self.window_bytes + self.prompt_bytes
 
 
-def memory_need(spec: ModelSpec, stream: StreamConfig, *, value_bytes: int, with_text: bool = True) -> MemoryNeed:
+def memory_need(
+    spec: ModelSpec, stream: StreamConfig, *, value_bytes: int, with_text: bool = True
+) -> MemoryNeed:
     text = text_parameters(spec.text) if with_text else 0
     return MemoryNeed(
         weight_bytes=value_bytes * (dit_parameters(spec.dit) + vae_parameters(spec.vae) + text),
@@ -47,13 +49,9 @@ def memory_need(spec: ModelSpec, stream: StreamConfig, *, value_bytes: int, with
     )
 
 
-def tokens_per_frame(dit: DiTConfig, stream: StreamConfig) -> int:
-    cell = SPATIAL_STRIDE * dit.patch
-    return (stream.height // cell) * (stream.width // cell)
-
-
 def window_bytes(dit: DiTConfig, stream: StreamConfig, *, value_bytes: int, key_multiple: int = 1) -> int:
-    """The key/value ring, with room for a round number of keys; with windowed positions the sink's keys are held twice."""
+    """The key/value ring, with room for a round number of keys; with windowed positions the sink's keys are
+    held twice."""
     assert key_multiple > 0, f"keys in multiples of {key_multiple}"
     keys = -(-stream.window * tokens_per_frame(dit, stream) // key_multiple) * key_multiple
     kept_sink = stream.sink * tokens_per_frame(dit, stream) if stream.positions == "windowed" else 0
@@ -61,7 +59,8 @@ def window_bytes(dit: DiTConfig, stream: StreamConfig, *, value_bytes: int, key_
 
 
 def packed_bytes(dit: DiTConfig, stream: StreamConfig) -> int:
-    """The window's copy in 8 bits, in whole tiles of keys; in float32 two scales for each head's tile and two means."""
+    """The window's copy in 8 bits, in whole tiles of keys; in float32 two scales for each head's tile and two
+    means."""
     tiles = -(-stream.window * tokens_per_frame(dit, stream) // TILE)
     return dit.layers * (2 * tiles * TILE * dit.width + 8 * (tiles * dit.heads + dit.width))
 
@@ -128,12 +127,19 @@ def _brook_text(c: BrookTextConfig) -> int:
 
 def _brook_vae(c: BrookVAEConfig) -> int:
     wide, middle, thin = c.widths
-    encoder = _conv(12, thin, 9) + _conv(4 * thin, middle, 9) + _conv(4 * middle, wide, 9) + _conv(4 * wide, wide, 1)
+    encoder = (
+        _conv(12, thin, 9)
+        + _conv(4 * thin, middle, 9)
+        + _conv(4 * middle, wide, 9)
+        + _conv(4 * wide, wide, 1)
+    )
     encoder += _conv(3 * wide, wide, 9) + _conv(wide, 2 * c.channels, 9)
     encoder += 2 * (_conv(thin, thin, 9) + _conv(middle, middle, 9) + 2 * _conv(wide, wide, 9))
     decoder = _conv(3 * c.channels, wide, 9) + _conv(wide, 4 * middle, 1) + _conv(middle, 4 * middle, 9)
     decoder += _conv(middle, 4 * thin, 9) + _conv(thin, 12, 9)
-    decoder += sum(2 * count * _conv(width, width, 9) for width, count in zip(c.widths, c.blocks, strict=True))
+    decoder += sum(
+        2 * count * _conv(width, width, 9) for width, count in zip(c.widths, c.blocks, strict=True)
+    )
     return encoder + decoder + 2 * c.channels
 
 

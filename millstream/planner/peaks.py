@@ -1,7 +1,9 @@
-"""Bytes that come and go: the working set of a DiT call, of the VAE, and what a session's VAE keeps between chunks.
+"""Bytes that come and go: the working set of a DiT call, of the VAE, and what a session's VAE keeps between
+chunks.
 
-Counted from what the networks of `models/` hold at their fullest moment, one operation after another, as eager
-execution does; a compiler can only hold less. Attention is counted as a fused kernel, without its scores.
+Counted from what the networks of `models/` hold at their fullest moment, one operation after another, as
+eager execution does; a compiler can only hold less. Attention is counted as a fused kernel, without its
+scores.
 """
 
 from __future__ import annotations
@@ -10,16 +12,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from millstream.core.config import SPATIAL_STRIDE, TEMPORAL_STRIDE, BrookVAEConfig, DiTConfig, StreamConfig, VAEConfig
+from millstream.core.chunk_work import tokens_per_frame
+from millstream.core.config import (
+    SPATIAL_STRIDE,
+    TEMPORAL_STRIDE,
+    BrookVAEConfig,
+    DiTConfig,
+    StreamConfig,
+    VAEConfig,
+)
 from millstream.core.errors import ConfigError
-from millstream.planner.memory import tokens_per_frame
-from millstream.planner.vae_layers import Conv, decoder_convs, encoder_convs
+from millstream.core.vae_layers import Conv, decoder_convs, encoder_convs
 
 _FLOAT = 4
 
 
-def dit_peak(dit: DiTConfig, stream: StreamConfig, *, value_bytes: int, batch: int = 1, tp: int = 1, sp: int = 1) -> int:
-    """In the last product of an MLP: six tensors of the model's width and two of the MLP's; TP shards the latter, SP both.
+def dit_peak(
+    dit: DiTConfig, stream: StreamConfig, *, value_bytes: int, batch: int = 1, tp: int = 1, sp: int = 1
+) -> int:
+    """In the last product of an MLP: six tensors of the model's width and two of the MLP's; TP shards the
+    latter, SP both.
 
     A seventh is the chunk as it was embedded, which the caller of the blocks holds until they return.
     """
@@ -31,13 +43,19 @@ def dit_peak(dit: DiTConfig, stream: StreamConfig, *, value_bytes: int, batch: i
 
 
 def _rotary_peak(dit: DiTConfig, tokens: int, value_bytes: int, tp: int) -> int:
-    """Turning the keys: the residual and its norm in full; q, k, v and three float32 tensors of this rank's heads."""
+    """Turning the keys: the residual and its norm in full; q, k, v and three float32 tensors of this rank's
+    heads."""
     return tokens * dit.width * (2 * value_bytes + (3 * value_bytes + 3 * _FLOAT) // tp)
 
 
 @cache
 def decode_peak(
-    vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int, turned: bool = False
+    vae: VAEConfig | BrookVAEConfig,
+    stream: StreamConfig,
+    *,
+    frames: int,
+    value_bytes: int,
+    turned: bool = False,
 ) -> int:
     """Decoding `frames` latent frames at once, the new tails among it.
 
@@ -52,7 +70,8 @@ def decode_peak(
 def tiled_decode_peak(
     vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int, tile: int
 ) -> int:
-    """Decoding square tiles of `tile` pixels one after another: the working set of one, beside all pictures."""
+    """Decoding square tiles of `tile` pixels one after another: the working set of one, beside all
+    pictures."""
     if tile < SPATIAL_STRIDE or tile % SPATIAL_STRIDE:
         raise ConfigError(f"--tile must be a multiple of {SPATIAL_STRIDE} pixels, got {tile}")
     piece = replace(stream, height=min(tile, stream.height), width=min(tile, stream.width))
@@ -62,7 +81,12 @@ def tiled_decode_peak(
 
 @cache
 def encode_peak(
-    vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, frames: int, value_bytes: int, turned: bool = False
+    vae: VAEConfig | BrookVAEConfig,
+    stream: StreamConfig,
+    *,
+    frames: int,
+    value_bytes: int,
+    turned: bool = False,
 ) -> int:
     """Encoding pictures into `frames` latent frames at once."""
     convs = encoder_convs(vae, frames, stream.height, stream.width)
@@ -73,7 +97,9 @@ def encode_peak(
 
 
 @cache
-def vae_state_bytes(vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, value_bytes: int, encodes: bool = False) -> int:
+def vae_state_bytes(
+    vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, value_bytes: int, encodes: bool = False
+) -> int:
     """The tails one session keeps between chunks: the decoder's, and the encoder's for video to video."""
     convs = decoder_convs(vae, 1, stream.height, stream.width)
     convs += encoder_convs(vae, 1, stream.height, stream.width) if encodes else ()
@@ -83,11 +109,13 @@ def vae_state_bytes(vae: VAEConfig | BrookVAEConfig, stream: StreamConfig, *, va
 def _wan_peak(convs: Sequence[Conv], value_bytes: int, turned: bool) -> int:
     """In a residual block, beside the tails of those before it: whichever is more of these.
 
-    At its second norm its input, its middle, a float32 copy and its square. At its second convolution three such tensors,
-    its own new tail, what it convolves, which is a tail of two frames longer, and the result; the last two again where turned.
+    At its second norm its input, its middle, a float32 copy and its square. At its second convolution three
+    such tensors, its own new tail, what it convolves, which is a tail of two frames longer, and the result;
+    the last two again where turned.
     """
     norm = 2 * value_bytes + (_FLOAT if value_bytes < _FLOAT else 0) + _FLOAT
-    tails, peak = 0, 0
+    tails = 0
+    peak = 0
     for conv in convs:
         if conv.taps == 27 and conv.inner == conv.outer:
             frame = conv.outer * conv.rows * conv.columns

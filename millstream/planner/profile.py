@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.core.errors import DeviceError
+from millstream.core.seal import sealed
 from millstream.planner.hardware import DEVICES, Device, Link, Rates
 from millstream.planner.software import Software
 
@@ -20,10 +21,11 @@ _MAX_BYTES = 1 << 20
 
 
 def profile_text(device: Device, measured_on: dict[str, Any]) -> str:
-    """`measured_on` is for people: versions, date, what was measured."""
+    """A profile as it is written; `measured_on` is for people and for checks: date, commit, machine,
+    versions."""
     assert device.measured is not None, f"{device.name} has no measured rates"
     record = {"format": FORMAT, "version": VERSION, "device": asdict(device), "measured_on": measured_on}
-    return json.dumps(record, indent=2) + "\n"
+    return json.dumps(sealed(record), indent=2) + "\n"
 
 
 def read_profile(path: Path) -> Device | None:
@@ -37,7 +39,7 @@ def read_profile(path: Path) -> Device | None:
         if record.get("format") != FORMAT or record.get("version") != VERSION:
             raise ValueError("another format or version")
         return _device(record["device"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DeviceError(
             f"{path} is not a profile ({str(error) or type(error).__name__}); run millstream plan calibrate"
         ) from None
@@ -58,7 +60,12 @@ def _device(raw: dict[str, Any]) -> Device:
         "fitted": Software(**raw["fitted"]) if raw.get("fitted") is not None else None,
     }
     device = Device(**{**{k: v for k, v in raw.items() if k in known}, **parts})
-    numbers = [device.memory_gib, device.rates.matmul_tflops, device.rates.bandwidth_tb_s, device.link.beta_gb_s]
+    numbers = [
+        device.memory_gib,
+        device.rates.matmul_tflops,
+        device.rates.bandwidth_tb_s,
+        device.link.beta_gb_s,
+    ]
     if not all(isinstance(number, float | int) and number > 0 for number in numbers):
         raise ValueError("rates must be above 0")
     return device

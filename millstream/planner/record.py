@@ -26,7 +26,9 @@ def answer_record(answer: PlanAnswer, *, shown: int) -> dict[str, Any]:
 
 
 def ask_record(ask: PlanAsk) -> dict[str, Any]:
-    work, stream, device = ask.work, ask.work.stream, ask.fleet.device
+    work = ask.work
+    stream = ask.work.stream
+    device = ask.fleet.device
     return {
         "model": work.spec.name,
         "gpus": ask.fleet.name,
@@ -55,7 +57,8 @@ def ask_record(ask: PlanAsk) -> dict[str, Any]:
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
-    time, call = plan.time, plan.time.call
+    time = plan.time
+    call = plan.time.call
     return {
         "topology": str(plan.layout),
         "software": plan.work.software.name,
@@ -67,6 +70,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "sessions_per_replica": plan.sessions_per_replica,
         "fps": plan.fps,
         "fps_range": list(plan.fps_range),
+        "band": plan.band,
         "dollars_per_hour": plan.dollars_per_hour,
         "dollars_per_stream_hour": plan.dollars_per_stream_hour,
         "time_ms": {
@@ -87,7 +91,8 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             },
         },
         "memory_gib": {
-            need.role: {name: size / GIB for name, size in {**need.fixed, **need.per_session}.items()} for need in plan.needs
+            need.role: {name: size / GIB for name, size in {**need.fixed, **need.per_session}.items()}
+            for need in plan.needs
         },
         "memory_share": plan.memory_share,
     }

@@ -1,8 +1,10 @@
-"""Distilling a causal student: which role goes where, what each device holds, how long a step takes, what syncing costs.
+"""Distilling a causal student: which role goes where, what each device holds, how long a step takes, what
+syncing costs.
 
-Roles: the student learns from its own rollouts; a frozen teacher and a learning critic score them; text encoder and VAE
-are frozen. Placements: `together` (every device holds a shard of every role), `scores apart` (teacher and critic on
-devices of their own: latents travel), `rollouts apart` (rollouts on devices of their own: the student's weights travel).
+Roles: the student learns from its own rollouts; a frozen teacher and a learning critic score them; text
+encoder and VAE are frozen. Placements: `together` (every device holds a shard of every role), `scores apart`
+(teacher and critic on devices of their own: latents travel), `rollouts apart` (rollouts on devices of their
+own: the student's weights travel).
 """
 
 from __future__ import annotations
@@ -10,12 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
+from millstream.core.chunk_work import tokens_per_frame
 from millstream.core.config import ModelSpec, Recompute, StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.planner.communication import all_gather, broadcast, point_to_point
 from millstream.planner.footprint import PROCESS_BYTES
 from millstream.planner.hardware import PCIE5, Fleet
-from millstream.planner.memory import dit_parameters, text_parameters, tokens_per_frame, vae_parameters, window_bytes
+from millstream.planner.memory import dit_parameters, text_parameters, vae_parameters, window_bytes
 from millstream.planner.training import (
     LearningTime,
     LearningWork,
@@ -43,13 +46,14 @@ class TrainAsk:
     """Rollouts per device and step."""
     sharding: Sharding = field(default_factory=Sharding)
     hybrid: int = 0
-    """Devices that share one copy, repeated over the others (hybrid sharding); 0 shares it over all of a group."""
+    """Devices that share one copy, repeated over the others (hybrid sharding); 0 shares it over all of a
+    group."""
     recompute: Recompute = "full"
     ema: bool = True
     lora_rank: int = 0
-    """Of the student's adapters; 0 trains all of it."""
+    """Rank of the student's adapters; 0 trains all of it."""
     critic_updates: int = 5
-    """Per update of the student."""
+    """Critic updates per update of the student."""
 
     def __post_init__(self) -> None:
         if not (1 <= self.frames <= 1024 and 1 <= self.batch <= 4096 and 0 <= self.critic_updates <= 100):
@@ -59,17 +63,24 @@ class TrainAsk:
         for name, other in (("teacher", self.teacher), ("critic", self.critic)):
             if (other.dit.channels, other.vae) != (self.student.dit.channels, self.student.vae):
                 raise ConfigError(
-                    f"the {name} {other.name} sees other latents than the student {self.student.name}; both need one VAE"
+                    f"the {name} {other.name} sees other latents than the student {self.student.name}; both "
+                    "need one VAE"
                 )
         if self.fleet.open:
-            raise ConfigError(f"training needs a number of devices, such as --gpus 8x{self.fleet.device.name}")
+            raise ConfigError(
+                f"training needs a number of devices, such as --gpus 8x{self.fleet.device.name}"
+            )
         if not 0 <= self.hybrid <= self.fleet.count:
-            raise ConfigError(f"--hybrid must be 0 to {self.fleet.count}, the devices there are, got {self.hybrid}")
+            raise ConfigError(
+                f"--hybrid must be 0 to {self.fleet.count}, the devices there are, got {self.hybrid}"
+            )
         if self.recompute not in get_args(Recompute):
-            raise ConfigError(f"--recompute must be one of {', '.join(get_args(Recompute))}, got {self.recompute!r}")
+            raise ConfigError(
+                f"--recompute must be one of {', '.join(get_args(Recompute))}, got {self.recompute!r}"
+            )
 
     def shards(self, devices: int) -> int:
-        """Of one copy, in a group of that many."""
+        """Count the shards of one copy, in a group of that many devices."""
         return min(devices, self.hybrid or devices)
 
     @property
@@ -98,13 +109,13 @@ class RolePlacement:
     step_ms: float
     """An update of the student and the critic's updates that go with it."""
     sync_ms: float
-    """Of it: moving weights or latents between groups."""
+    """Part of the step that moves weights or latents between groups."""
     missing: str
-    """What does not fit; empty if all does."""
+    """Text that names what does not fit; empty if all does."""
 
 
 def placements(ask: TrainAsk) -> tuple[RolePlacement, ...]:
-    """Those that fit first, quickest first."""
+    """Return the placements: those that fit first, quickest first."""
     count = ask.fleet.count
     found = [_together(ask)]
     if count >= 2:
@@ -120,7 +131,8 @@ def _together(ask: TrainAsk) -> RolePlacement:
 
 
 def _scores_apart(ask: TrainAsk, scorers: int) -> RolePlacement:
-    """Each half works `count / half` times as long; the halves take turns on one batch and overlap over two."""
+    """Each half works `count / half` times as long; the halves take turns on one batch and overlap over
+    two."""
     count = ask.fleet.count
     students = count - scorers
     groups = (
@@ -157,7 +169,8 @@ def _halves(ask: TrainAsk, count: int) -> int:
 
 
 def _phases(ask: TrainAsk) -> tuple[float, float, float, float]:
-    """Milliseconds on all devices together: a rollout, the student's update, its scores, an update of the critic."""
+    """Milliseconds on all devices together: a rollout, the student's update, its scores, an update of the
+    critic."""
     student, teacher, critic = (_passes(ask, spec) for spec in (ask.student, ask.teacher, ask.critic))
     rollout = (len(ask.stream.steps) + 1) * student.forward
     update = student.backward + _offload_ms(ask, ask.student)
@@ -173,12 +186,20 @@ def _offload_ms(ask: TrainAsk, spec: ModelSpec) -> float:
 
 
 def _passes(ask: TrainAsk, spec: ModelSpec) -> LearningTime:
-    """Over a rollout, there and back, with the gathering of weights where that is longer than the computing."""
+    """Over a rollout, there and back, with the gathering of weights where that is longer than the
+    computing."""
     keys = ask.tokens / ask.batch  # the length of a rollout: what is causal sees less
     is_frozen = spec is ask.student and ask.lora_rank > 0
-    work = LearningWork(dit=spec.dit, tokens=ask.tokens, keys=keys, recompute=ask.recompute, is_frozen=is_frozen)
-    computed, shards = learning_time(work, ask.fleet.device), ask.shards(ask.fleet.count)
-    gather = all_gather(2 * dit_parameters(spec.dit), shards, ask.fleet.link_between(shards)) if ask.sharding.zero >= 3 else 0.0
+    work = LearningWork(
+        dit=spec.dit, tokens=ask.tokens, keys=keys, recompute=ask.recompute, is_frozen=is_frozen
+    )
+    computed = learning_time(work, ask.fleet.device)
+    shards = ask.shards(ask.fleet.count)
+    gather = (
+        all_gather(2 * dit_parameters(spec.dit), shards, ask.fleet.link_between(shards))
+        if ask.sharding.zero >= 3
+        else 0.0
+    )
     return LearningTime(forward=max(computed.forward, gather), backward=max(computed.backward, gather))
 
 
@@ -209,7 +230,9 @@ def _group(ask: TrainAsk, name: str, devices: int, *, student: bool, scores: boo
 
 def _rollout_parts(ask: TrainAsk) -> dict[str, float]:
     student = ask.student
-    weights = 2.0 * (dit_parameters(student.dit) + text_parameters(student.text) + vae_parameters(student.vae))
+    weights = 2.0 * (
+        dit_parameters(student.dit) + text_parameters(student.text) + vae_parameters(student.vae)
+    )
     return {"process": float(PROCESS_BYTES), "weights": weights, "window": _window(ask)}
 
 
@@ -218,7 +241,9 @@ def _window(ask: TrainAsk) -> float:
     return float(ask.batch * window_bytes(ask.student.dit, stream, value_bytes=2))
 
 
-def _placement(ask: TrainAsk, name: str, groups: tuple[DeviceGroup, ...], step_ms: float, sync_ms: float) -> RolePlacement:
+def _placement(
+    ask: TrainAsk, name: str, groups: tuple[DeviceGroup, ...], step_ms: float, sync_ms: float
+) -> RolePlacement:
     room = MEMORY_SHARE * ask.fleet.device.memory_bytes
     tight = [group for group in groups if group.total > room]
     said = "; ".join(f"{group.name}: {group.total / 2**30:.1f} of {room / 2**30:.1f} GiB" for group in tight)

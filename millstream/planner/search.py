@@ -1,6 +1,8 @@
-"""All layouts for an ask, ranked; the Pareto front of cost and latency; why each other one lost; the largest that holds.
+"""All layouts for an ask, ranked; the Pareto front of cost and latency; why each other one lost; the largest
+that holds.
 
-A layout that misses a promise is ranked by how near it comes, so an impossible ask is answered by the nearest plans.
+A layout that misses a promise is ranked by how near it comes, so an impossible ask is answered by the nearest
+plans.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ class PlanAnswer:
 
     @property
     def pareto(self) -> tuple[Plan, ...]:
-        """Those that nothing beats in both cost and latency, among plans that hold; cheap ones first."""
+        """Plans that hold and that no other beats in both cost and latency; cheap ones first."""
         front: list[Plan] = []
         for plan in sorted(
-            (plan for plan in self.plans if plan.holds), key=lambda p: (p.dollars_per_stream_hour, p.latency_ms)
+            (plan for plan in self.plans if plan.holds),
+            key=lambda p: (p.dollars_per_stream_hour, p.latency_ms),
         ):
             if not front or plan.latency_ms < front[-1].latency_ms - 1e-9:
                 front.append(plan)
@@ -46,10 +49,15 @@ class PlanAnswer:
             return ""
         if not plan.holds:
             return "; ".join(shortfall.said for shortfall in plan.shortfalls)
-        cost, best_cost = plan.dollars_per_stream_hour, self.best.dollars_per_stream_hour
+        cost = plan.dollars_per_stream_hour
+        best_cost = self.best.dollars_per_stream_hour
         sooner = self.best.latency_ms / plan.latency_ms
         gains = {"the frames a second": plan.fps / self.best.fps, "the speed at which a change shows": sooner}
-        dearer = f"{cost / best_cost:.2f} times the price" if best_cost else f"{plan.devices} devices, not {self.best.devices}"
+        dearer = (
+            f"{cost / best_cost:.2f} times the price"
+            if best_cost
+            else f"{plan.devices} devices, not {self.best.devices}"
+        )
         if gained := [f"{times:.2f} times {what}" for what, times in gains.items() if times > 1.005]:
             return f"{dearer} for {' and '.join(gained)}"
         same = cost <= best_cost * 1.005 and (best_cost or plan.devices == self.best.devices)
@@ -66,7 +74,8 @@ def search(ask: PlanAsk, *, only: Topology | None = None) -> PlanAnswer:
 
 
 def _most_devices(ask: PlanAsk) -> int:
-    """Of one layout: where any number may be had, a machine and a front are tried; more of them are replicas."""
+    """Count the most devices of one layout. Where any number may be had, those of one machine and a front are
+    tried; more devices are more replicas."""
     return min(ask.fleet.count, ask.fleet.device.devices_per_node + 1) if ask.fleet.open else ask.fleet.count
 
 
@@ -86,9 +95,11 @@ def largest(ask: PlanAsk, quantity: str, *, only: Topology | None = None) -> tup
 
     if not answer(least).best.holds:
         return None
-    low, high = least, least
+    low = least
+    high = least
     while high < most and answer(high).best.holds:
-        low, high = high, min(most, 2 * high)
+        low = high
+        high = min(most, 2 * high)
     if answer(high).best.holds:
         low = high
     while high - low > 1:
@@ -100,13 +111,19 @@ def largest(ask: PlanAsk, quantity: str, *, only: Topology | None = None) -> tup
 def _rank(plan: Plan) -> tuple[float, ...]:
     if plan.holds:
         cost = plan.dollars_per_stream_hour
-        return (0, cost, 0 if cost else plan.devices, plan.latency_ms)  # where devices cost nothing, fewer are cheaper
+        return (
+            0,
+            cost,
+            0 if cost else plan.devices,
+            plan.latency_ms,
+        )  # where devices cost nothing, fewer are cheaper
     return (1, -min(shortfall.share for shortfall in plan.shortfalls), plan.devices, plan.latency_ms)
 
 
 def _ladder(ask: PlanAsk, quantity: str) -> tuple[int, int, Callable[[int], PlanAsk]]:
     """The least and the most that can be asked, and how to ask it."""
-    work, stream = ask.work, ask.work.stream
+    work = ask.work
+    stream = ask.work.stream
 
     def with_stream(changed: StreamConfig) -> PlanAsk:
         return replace(ask, work=replace(work, stream=changed))
@@ -118,19 +135,27 @@ def _ladder(ask: PlanAsk, quantity: str) -> tuple[int, int, Callable[[int], Plan
     tallest = min(8192, 8192 * stream.height // stream.width) // _UNIT
     return {
         "size": (1, tallest, with_size),
-        "window": (stream.frames_per_chunk + stream.sink, 1024, lambda w: with_stream(replace(stream, window=w))),
+        "window": (
+            stream.frames_per_chunk + stream.sink,
+            1024,
+            lambda w: with_stream(replace(stream, window=w)),
+        ),
         "sessions": (1, 10_000_000, lambda n: replace(ask, sessions=n)),
         "batch": (1, 256, lambda n: replace(ask, work=replace(work, batch=n), sessions=max(ask.sessions, n))),
     }[quantity]
 
 
 def topologies(dit: DiTConfig, devices: int) -> Iterator[Topology]:
-    """Those of at most `devices` devices, small ones first."""
+    """Yield the topologies of at most `devices` devices, small ones first."""
     mesh_limit = min(devices, MAX_MESH)
     meshes = [(tp, 1, pp) for tp in divisors(dit, "tp") for pp in _stages(dit) if tp * pp <= mesh_limit]
     meshes += [(1, sp, 1) for sp in divisors(dit, "sp") if 1 < sp <= mesh_limit]
-    every = [Topology(tp=tp, sp=sp, pp=pp, front_apart=apart) for tp, sp, pp in meshes for apart in (False, True)]
-    yield from sorted((each for each in every if each.num_devices <= devices), key=lambda each: each.num_devices)
+    every = [
+        Topology(tp=tp, sp=sp, pp=pp, front_apart=apart) for tp, sp, pp in meshes for apart in (False, True)
+    ]
+    yield from sorted(
+        (each for each in every if each.num_devices <= devices), key=lambda each: each.num_devices
+    )
 
 
 def _stages(dit: DiTConfig) -> list[int]:

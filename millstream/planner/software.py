@@ -1,9 +1,9 @@
 """How well the kernels of a program use a device: few numbers per program, each with where it comes from.
 
-Programs that do the same products differ in how often they walk over the activations between them, in how close their
-attention and convolutions come to the rates of `hardware.py`, and in what they hold besides. This engine is one program with
-several paths, put together by `software_of`; others are there to compare with. `plan calibrate` measures rates, and on a
-processor fits these numbers too.
+Programs that do the same products differ in how often they walk over the activations between them, in how
+close their attention and convolutions come to the rates of `hardware.py`, and in what they hold besides. This
+engine is one program with several paths, put together by `software_of`; others are there to compare with.
+`plan calibrate` measures rates, and on a processor fits these numbers too.
 """
 
 from __future__ import annotations
@@ -21,31 +21,39 @@ class Software:
     passes: float
     """Reads or writes of a chunk's activations [tokens, width] per block, beside products and attention."""
     fp8_passes: float = 0.0
-    """What fp8 adds to them; below 0 where rows are written in bytes."""
+    """Passes that fp8 adds to `passes`; below 0 where rows are written in bytes."""
     fp8_hidden_passes: float = 0.0
-    """What it adds over the MLP's hidden values, where their activation is no longer a product's end."""
+    """Passes that fp8 adds over the MLP's hidden values, where their activation is no longer fused into a
+    product."""
     attention_kernel: str = "best"
-    """Of the best library in bf16, `flash2` (FlashAttention 2) or `sage2` (SageAttention 2)."""
+    """Attention kernel: `best` (the best library in bf16), `flash2` (FlashAttention 2) or `sage2`
+    (SageAttention 2)."""
     attention_share: float = 1.0
-    """What its attention over a window reaches of the rate."""
+    """Share of the kernel's rate that attention over a window reaches."""
     conv_share: float
-    """What its convolutions reach of the rates of `hardware.py`; above 1 where it needs fewer operations."""
+    """Share of the rates of `hardware.py` that convolutions reach; above 1 where fewer operations are
+    needed."""
     own_conv_share: float | None = None
-    """The same where its own convolution runs, if it has one."""
+    """Share that the program's own convolution reaches where it runs, if there is one."""
     vae_passes: float
     """Reads or writes of each convolution's output in the VAE, beside the convolution."""
     deep_vae_passes: float | None = None
-    """The same in a VAE over time, Wan's, where it was fitted apart from Brook's."""
+    """Reads or writes of each convolution's output in a VAE over time, Wan's, where that was fitted apart
+    from Brook's."""
     launches: float
-    """Kernels per block that the host launches one by one; 0 when a graph replays them. A processor pays for each."""
+    """Kernels per block that the host launches one by one; 0 when a graph replays them. A processor pays for
+    each."""
     host_ms: float = 0.0
-    """Of each chunk while no network runs: numbers to the host and back, bookkeeping, conversion of pictures."""
+    """Milliseconds of each chunk while no network runs: numbers to the host and back, bookkeeping, conversion
+    of pictures."""
     pace_ms: float = 0.0
-    """Of the host's own work on a chunk, beside the device's: no chunk of a small model comes sooner."""
+    """The host's own work on a chunk, beside the device's, as one host was measured: it stands in for hosts
+    in general, where another host of the same kind of card took three quarters of it. A plan that waits for
+    it carries `HOST_BAND`."""
     gathers_weights: bool = False
     """On several devices each holds its share of the weights, and gathers the others' for every call."""
     prompt_tokens: int = 64
-    """That its text encoder reads: a prompt of some forty words, or all that it is filled up to."""
+    """Tokens that its text encoder reads: a prompt of some forty words, or all that it is filled up to."""
     band: float = 0.0
     """How far a time may be off because of the program, each way: others' are known from a point or two."""
     fast_blocks: bool = False
@@ -59,7 +67,8 @@ class Software:
     source: str
 
 
-# Fitted to one stream, plain: 1.3B at 480x832, window 9, on an H200: a call 60.5 ms, decode 205 ms, 6 ms beside them.
+# Fitted to one stream, plain: 1.3B at 480x832, window 9, on an H200: a call 60.5 ms, decode 205 ms, 6 ms
+# beside them.
 _PLAIN = Software(
     name="eager",
     passes=156,
@@ -70,7 +79,8 @@ _PLAIN = Software(
     host_ms=6.0,
     source="this engine, plain, 1.3B 480x832 window 9: DiT 301 ms, decode 205 ms",
 )
-# Fitted to the same stream, fast, in bf16: a call 45.6 ms, decode 68.1 ms; fp8 is counted from what its kernels read and write.
+# Fitted to the same stream, fast, in bf16: a call 45.6 ms, decode 68.1 ms; fp8 is counted from what its
+# kernels read and write.
 _FAST = Software(
     name="fast",
     passes=25,
@@ -81,16 +91,18 @@ _FAST = Software(
     vae_passes=7,
     launches=25,
     host_ms=0.5,
-    pace_ms=6.3,  # Brook at 256x256, 1,890 frames a second on an H200 that waits for its host four fifths of the time
+    pace_ms=6.3,  # fitted: Brook at 256x256, 1,890 frames a second beside one H200; beside another 2,450, 4.9 ms
     fast_blocks=True,
     canvases=True,
     graphs=True,
     source="this engine, fast, 1.3B 480x832 window 9 in bf16: DiT 225 ms, decode 68 ms",
 )
 _EVEN_WAVES_SHARE = 1.1
-"""Attention in even waves against one call; fitted to the same stream in bf16: a chunk in 284 ms instead of 291 to 295."""
+"""Attention in even waves against one call; fitted to the same stream in bf16: a chunk in 284 ms instead of
+291 to 295."""
 _LOW_ATTENTION_SHARE = 1.2
-"""Attention in 8 bits against bf16, packing included; fitted to the same stream in fp8: calls 172 ms instead of 192."""
+"""Attention in 8 bits against bf16, packing included; fitted to the same stream in fp8: calls 172 ms instead
+of 192."""
 
 
 def software_of(speed: Speed) -> Software:
@@ -130,15 +142,18 @@ def _name(speed: Speed) -> str:
     missing = [f"-{name}" for name in ALL.names if name not in on]
     if not on:
         return "eager"
-    return ",".join(on if len(missing) > 1 else ["fast", *missing, *(name for name in on if name not in ALL.names)])
+    return ",".join(
+        on if len(missing) > 1 else ["fast", *missing, *(name for name in on if name not in ALL.names)]
+    )
 
 
 _OTHERS_BAND = 0.12
 _EAGER_LAUNCHES = 480
-"""Kernels a block of Self-Forcing's code, so many that the host is what a small call waits for; fitted to its frame by frame
-stream on an H100, 8.9 frames a second."""
-# Programs of others: walks over activations are fitted to one published point each (`fit` in benchmarks/published.toml), the
-# attention they call is what they say or what alone explains that point; their VAE is the published one, uncompiled.
+"""Kernels a block of Self-Forcing's code, so many that the host is what a small call waits for; fitted to its
+frame by frame stream on an H100, 8.9 frames a second."""
+# Programs of others: walks over activations are fitted to one published point each (`fit` in
+# benchmarks/published.toml), the attention they call is what they say or what alone explains that point;
+# their VAE is the published one, uncompiled.
 _PEERS: dict[str, dict[str, Any]] = {
     "wan": dict(
         passes=177,
@@ -147,7 +162,9 @@ _PEERS: dict[str, dict[str, Any]] = {
         prompt_tokens=512,
         source="Wan2.1's own code: 14B 720x1280 on an A100, 3342.6 s",
     ),
-    "diffusers": dict(passes=254, attention_kernel="flash2", source="diffusers: 14B 480x832 on an H100, 9.77 s a step"),
+    "diffusers": dict(
+        passes=254, attention_kernel="flash2", source="diffusers: 14B 480x832 on an H100, 9.77 s a step"
+    ),
     "xdit": dict(passes=163, attention_kernel="flash2", source="xDiT: 14B 480x832 on an H100, 8.93 s a step"),
     "fastvideo": dict(
         passes=249,
@@ -156,8 +173,13 @@ _PEERS: dict[str, dict[str, Any]] = {
         source="FastVideo: 14B 480x832 on an H100, 7.35 s a step; 1.3B window 15 on a GB200, 374 ms a chunk",
     ),
     "sglang": dict(passes=117, source="SGLang diffusion: 14B 480x832 on an H100, 6.13 s a step"),
-    "lightx2v": dict(passes=14, attention_kernel="sage2", source="LightX2V: 14B 480x832 on an H100, 5.18 s a step"),
-    "krea": dict(passes=488, source="Krea's pipeline in Scope: 14B 480x832 on an H100, FlashAttention 2, 3.6 frames a second"),
+    "lightx2v": dict(
+        passes=14, attention_kernel="sage2", source="LightX2V: 14B 480x832 on an H100, 5.18 s a step"
+    ),
+    "krea": dict(
+        passes=488,
+        source="Krea's pipeline in Scope: 14B 480x832 on an H100, FlashAttention 2, 3.6 frames a second",
+    ),
     "flashdreams": dict(
         passes=109,
         launches=290,
@@ -167,7 +189,9 @@ _PEERS: dict[str, dict[str, Any]] = {
 
 
 def _peer(name: str, *, launches: float = _EAGER_LAUNCHES, **numbers: Any) -> Software:
-    return Software(name=name, launches=launches, conv_share=0.66, vae_passes=50, band=_OTHERS_BAND, **numbers)
+    return Software(
+        name=name, launches=launches, conv_share=0.66, vae_passes=50, band=_OTHERS_BAND, **numbers
+    )
 
 
 SOFTWARE = {

@@ -1,7 +1,7 @@
 """How long a chunk takes on one replica: phase by phase, for every layout, serialised and overlapped.
 
-One operation takes `max(flops / rate, bytes / bandwidth)`, a block at least its launches. Collectives are alpha-beta.
-Knows no sessions and no prices: `search.py` does.
+One operation takes `max(flops / rate, bytes / bandwidth)`, a block at least its launches. Collectives are
+alpha-beta. Knows no sessions and no prices: `search.py` does.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from millstream.core.chunk_work import Product, attention_flops, block_products
 from millstream.core.config import TEMPORAL_STRIDE, BrookVAEConfig, VAEConfig
 from millstream.core.topology import Topology
+from millstream.core.vae_layers import Conv, decoder_convs, encoder_convs, tiny_decoder_convs
 from millstream.planner.cards.weights import unpacking_bytes
 from millstream.planner.communication import all_gather, all_reduce, all_to_all, point_to_point
-from millstream.planner.flops import Product, attention_flops, block_products, text_flops
 from millstream.planner.hardware import DEVICES, PCIE4, Device, Fleet, Link
 from millstream.planner.memory import text_parameters
 from millstream.planner.software import Software
-from millstream.planner.vae_layers import Conv, decoder_convs, encoder_convs, tiny_decoder_convs
 from millstream.planner.workload import Workload
 
 _TILES = ((128, 256, 1.0), (128, 128, 0.9))
@@ -27,9 +27,11 @@ _TILES = ((128, 256, 1.0), (128, 128, 0.9))
 _CROSS_SHARE = 0.82
 """Attention over the few keys of a prompt, against attention over a window."""
 _SHARDED_PASSES = 0.5
-"""Of the walks over activations: those over heads and the MLP; norms and residuals are repeated on every TP rank."""
+"""Share of the passes over activations that TP divides: those over heads and the MLP. Norms and residuals are
+repeated on every TP rank."""
 _TINY_PASSES = 4
-"""Reads or writes of each convolution's output in the tiny decoder, beside the convolution: activation, doubling, joining."""
+"""Reads or writes of each convolution's output in the tiny decoder, beside the convolution: activation,
+doubling, joining."""
 _HOST = DEVICES["laptop-cpu"]
 
 
@@ -59,16 +61,16 @@ class ChunkTime:
     host_ms: float
     """While no network runs."""
     host_pace_ms: float
-    """What the host takes for a chunk while networks run: none comes sooner."""
+    """Time the host takes for a chunk while networks run: chunks come no quicker than that."""
     transport_ms: float
     mesh_ms: float
     """From envelope to latents, alone on the mesh."""
     busy_ms: float
-    """What the busiest device spends on a chunk: the period when enough chunks are in flight."""
+    """Time the busiest device spends on a chunk: the period when enough chunks are in flight."""
     period_ms: float
     """Between two chunks of one session, front and mesh overlapped where they are apart."""
     serialised_ms: float
-    """The same if each waited for the other."""
+    """Time of a chunk if front and mesh each waited for the other."""
     first_frame_ms: float
 
     @property
@@ -80,7 +82,8 @@ def chunk_time(work: Workload, fleet: Fleet, layout: Topology) -> ChunkTime:
     call = call_time(work, fleet, layout, keys=work.window_tokens)
     calls = work.step_calls + work.rebuilds + work.commits * (1 - 1 / work.spec.dit.layers)
     encode = work.batch * encode_ms(work, fleet.device) if work.encodes else 0.0
-    decode, host = work.batch * decode_ms(work, fleet.device), work.batch * work.software.host_ms
+    decode = work.batch * decode_ms(work, fleet.device)
+    host = work.batch * work.software.host_ms
     hops = layout.pp - 1
     boundary = point_to_point(_activation_bytes(work, fleet.device), fleet.link_between(layout.mesh_size))
     mesh = calls * (call.total + hops * boundary)
@@ -110,8 +113,10 @@ def chunk_time(work: Workload, fleet: Fleet, layout: Topology) -> ChunkTime:
 
 
 def call_time(work: Workload, fleet: Fleet, layout: Topology, *, keys: int) -> CallTime:
-    """One call over `keys` keys. Under stream batch all noise levels of a chunk share the call, which then counts a share."""
-    dit, device = work.spec.dit, fleet.device
+    """One call over `keys` keys. Under stream batch all noise levels of a chunk share the call, which then
+    counts a share."""
+    dit = work.spec.dit
+    device = fleet.device
     shared = work.calls if work.stream_batch else 1
     tokens = work.batch * shared * work.rank_tokens(layout)
     needed = block_products(dit, tokens, tp=layout.tp)
@@ -135,13 +140,17 @@ def call_time(work: Workload, fleet: Fleet, layout: Topology, *, keys: int) -> C
         talk += all_gather(sum(p.weights for p in needed) * device.value_bytes, layout.mesh_size, link)
     scale = dit.layers / shared
     return CallTime(
-        products=products * scale, attention=attention * scale, elementwise=elementwise * scale, communication=talk * scale
+        products=products * scale,
+        attention=attention * scale,
+        elementwise=elementwise * scale,
+        communication=talk * scale,
     )
 
 
 def _passes(work: Workload) -> float:
     """Walks over activations of the model's width, per block."""
-    software, dit = work.software, work.spec.dit
+    software = work.software
+    dit = work.spec.dit
     if work.precision != "fp8":
         return software.passes
     return software.passes + software.fp8_passes + software.fp8_hidden_passes * dit.ffn / dit.width
@@ -158,7 +167,7 @@ def product_ms(product: Product, device: Device, *, fp8: bool) -> float:
 
 
 def wave_share(rows: int, columns: int, multiprocessors: int) -> float:
-    """What is left of the peak when the last wave of tiles does not fill the device."""
+    """Return the share of the peak that is left when the last wave of tiles does not fill the device."""
     shares = []
     for tile_rows, tile_columns, quality in _TILES:
         tiles = math.ceil(rows / tile_rows) * math.ceil(columns / tile_columns)
@@ -170,7 +179,8 @@ def wave_share(rows: int, columns: int, multiprocessors: int) -> float:
 
 
 def head_share(queries: int, heads: int, device: Device) -> float:
-    """The same for attention, where a multiprocessor takes 128 queries of one head at a time."""
+    """Return the share of the peak that is left to attention, where a multiprocessor takes 128 queries of one
+    head at a time."""
     if device.processor:
         return 1.0
     assert heads > 0, f"{heads} heads of {queries} queries on a rank"
@@ -182,9 +192,12 @@ def decode_ms(work: Workload, device: Device) -> float:
     stream = work.stream
     if work.decoder == "tiny":
         return _tiny_ms(
-            tiny_decoder_convs(work.spec.dit.channels, stream.frames_per_chunk, stream.height, stream.width), device
+            tiny_decoder_convs(work.spec.dit.channels, stream.frames_per_chunk, stream.height, stream.width),
+            device,
         )
-    return _own_decode_ms(work.spec.vae, stream.frames_per_chunk, stream.height, stream.width, work.software, device)
+    return _own_decode_ms(
+        work.spec.vae, stream.frames_per_chunk, stream.height, stream.width, work.software, device
+    )
 
 
 @lru_cache(maxsize=256)
@@ -203,7 +216,7 @@ def _tiny_ms(convs: Sequence[Conv], device: Device) -> float:
 
 
 def encode_ms(work: Workload, device: Device) -> float:
-    """Of a chunk's pictures; an anchor that is encoded again is one of them."""
+    """Return the time to encode a chunk's pictures, or only one of them: an anchor that is encoded again."""
     stream = work.stream
     share = 1.0 if work.video_in else 1 / (TEMPORAL_STRIDE * stream.frames_per_chunk)
     convs = encoder_convs(work.spec.vae, stream.frames_per_chunk, stream.height, stream.width)
@@ -211,34 +224,46 @@ def encode_ms(work: Workload, device: Device) -> float:
 
 
 def text_ms(work: Workload, device: Device) -> float:
-    text, rates = work.spec.text, (_HOST if work.text_place == "cpu" else device).rates
-    weights = (text_parameters(text) - text.vocabulary * text.width) * device.value_bytes
+    text = work.spec.text
+    rates = (_HOST if work.text_place == "cpu" else device).rates
+    parameters = text_parameters(text) - text.vocabulary * text.width  # a lookup costs nothing
+    weights = parameters * device.value_bytes
     tokens = work.software.prompt_tokens * (2 if work.guidance else 1)
-    compute = text_flops(text, tokens) / rates.matmul_tflops
+    compute = 2 * parameters * tokens / rates.matmul_tflops
     visit = point_to_point(weights, PCIE4) if work.text_place == "visiting" else 0.0
-    return max(compute, weights / rates.bandwidth_tb_s) / 1e9 + text.layers * 20 * rates.launch_us / 1e3 + visit
+    return (
+        max(compute, weights / rates.bandwidth_tb_s) / 1e9 + text.layers * 20 * rates.launch_us / 1e3 + visit
+    )
 
 
 def _convs_ms(convs: Sequence[Conv], software: Software, device: Device) -> float:
     rates = device.rates
     own = software.own_conv_share if device.own_convolution else None
-    computed = sum(conv.flops / rates.conv_rate(min(conv.inner, conv.outer), deep=conv.deep) for conv in convs)
+    computed = sum(
+        conv.flops / rates.conv_rate(min(conv.inner, conv.outer), deep=conv.deep) for conv in convs
+    )
     written = sum(conv.outer * conv.frames * conv.rows * conv.columns for conv in convs) * device.value_bytes
     deep = software.deep_vae_passes if any(conv.deep for conv in convs) else None
     passes = software.vae_passes if deep is None else deep
     return (computed / (own or software.conv_share) + passes * written / rates.bandwidth_tb_s) / 1e9
 
 
-def _block_communication(work: Workload, tokens: int, layout: Topology, link: Link, value_bytes: int) -> float:
-    """TP: two large all-reduces and a small one for the q/k norms. SP: q, k, v and the answer change hands."""
+def _block_communication(
+    work: Workload, tokens: int, layout: Topology, link: Link, value_bytes: int
+) -> float:
+    """TP: two large all-reduces and a small one for the q/k norms. SP: q, k, v and the answer change
+    hands."""
     large = tokens * work.spec.dit.width * value_bytes
     small = tokens * 2 * 4
     tensor = 2 * all_reduce(large, layout.tp, link) + all_reduce(small, layout.tp, link)
     return tensor + 4 * all_to_all(large, layout.sp, link)
 
 
-def _busy(calls_ms: float, boundary_ms: float, encode: float, decode: float, layout: Topology, work: Workload) -> float:
-    """The busiest device. Stages hold whole layers; where the VAE shares them it sits at the ends and layers are rebalanced."""
+def _busy(
+    calls_ms: float, boundary_ms: float, encode: float, decode: float, layout: Topology, work: Workload
+) -> float:
+    """The busiest device. Stages hold whole layers; where the VAE shares them it sits at the ends and layers
+    are rebalanced."""
     stage = calls_ms * math.ceil(work.spec.dit.layers / layout.pp) / work.spec.dit.layers + boundary_ms
     if layout.front_apart:
         return max(encode + decode, stage)
@@ -264,7 +289,14 @@ def _transport_ms(work: Workload, fleet: Fleet, layout: Topology) -> float:
     if not layout.front_apart:
         return 0.0
     height, width = work.stream.latent_size
-    latents = work.batch * work.stream.frames_per_chunk * work.spec.dit.channels * height * width * fleet.device.value_bytes
+    latents = (
+        work.batch
+        * work.stream.frames_per_chunk
+        * work.spec.dit.channels
+        * height
+        * width
+        * fleet.device.value_bytes
+    )
     return 2 * point_to_point(latents, fleet.link_between(layout.num_devices))
 
 

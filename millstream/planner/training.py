@@ -1,13 +1,16 @@
-"""Bytes that training holds: weights, gradients, optimizer, averages, sharded as ZeRO and FSDP do; and activations.
+"""Bytes that training holds: weights, gradients, optimizer, averages, sharded as ZeRO and FSDP do; and
+activations.
 
-Mixed-precision Adam: 2 for the weight, 2 for the gradient (4 in fp32), 12 for the optimizer (fp32 copy, two moments),
-4 for an average. ZeRO-1 shards the optimizer, ZeRO-2 gradients too, ZeRO-3 (fully sharded) weights too. Hybrid sharding
-shards within a group and repeats between groups: `shards` is that group's size. Offload moves the optimizer to the host.
+Mixed-precision Adam: 2 for the weight, 2 for the gradient (4 in fp32), 12 for the optimizer (fp32 copy, two
+moments), 4 for an average. ZeRO-1 shards the optimizer, ZeRO-2 gradients too, ZeRO-3 (fully sharded) weights
+too. Hybrid sharding shards within a group and repeats between groups: `shards` is that group's size. Offload
+moves the optimizer to the host.
 
-And how long a step takes, and its peak, with compiled blocks and products in bf16, as `train RECIPE` runs them on a GPU. A step
-goes forward, makes some of it again, and goes back. Products go back with twice their work, or once where the weights are
-frozen; attention with two and a half times its own; the rest is walks over activations, which wait for memory. Shares and walks
-were fitted to the 1.3B with 32,760 tokens on an H200; `python -m benchmarks.train_step` holds them against what is measured.
+And how long a step takes, and its peak, with compiled blocks and products in bf16, as `train RECIPE` runs
+them on a GPU. A step goes forward, makes some of it again, and goes back. Products go back with twice their
+work, or once where the weights are frozen; attention with two and a half times its own; the rest is walks
+over activations, which wait for memory. Shares and walks were fitted to the 1.3B with 32,760 tokens on an
+H200; `python -m benchmarks.train_step` holds them against what is measured.
 """
 
 from __future__ import annotations
@@ -16,23 +19,26 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from millstream.core.chunk_work import attention_flops, block_products
 from millstream.core.config import DiTConfig, Recompute
 from millstream.core.errors import ConfigError
-from millstream.planner.flops import attention_flops, block_products
 from millstream.planner.hardware import Device
 from millstream.planner.memory import dit_parameters
 from millstream.planner.time import product_ms
 
 ADAM_BYTES = 12
 PACKED_BYTES = 2 + 8 / 256
-"""Of two moments in eight bits, and a float32 scale for each block of each."""
+"""Bytes of two moments in eight bits, and of a float32 scale for each block of each."""
 EMA_BYTES = 4
 ATTENTION_SHARE = 0.84
-"""Of a streaming kernel's rate, forward and back: a step is held to the power limit from its beginning to its end."""
+"""Share of a streaming kernel's rate that attention reaches, forward and backward: a step runs at the power
+limit from its beginning to its end."""
 BESIDE_SHARE = 0.89
-"""The same where the pieces of a sequence run beside each other and fill the processors (`ops/piecewise.py`)."""
+"""Share of that rate where the pieces of a sequence run side by side and fill the processors
+(`ops/piecewise.py`)."""
 BACK_OVER_FORWARD = 2.5
-"""Of attention: scores are made again, then four products where there were two."""
+"""Work of attention's backward pass over that of its forward pass: scores are computed again, then four
+products where there were two."""
 VALUE_BYTES = 2
 
 
@@ -57,14 +63,14 @@ class Sharding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingState:
-    """Of one device, bytes."""
+    """Training state of one device, bytes."""
 
     weights: float
     gradients: float
     optimizer: float
     average: float
     host: float
-    """On the host, for this device: what offload moved there."""
+    """Bytes in host memory, for this device: what offload moved there."""
     masters: float = 0.0
     """Float32 weights beside those that are computed with."""
 
@@ -80,11 +86,13 @@ PRECISIONS: dict[str, tuple[int, int, float]] = {
     "bf16": (2, 2, 4),
     "8-bit": (2, 2, 4 + PACKED_BYTES),
 }
-"""Bytes of a parameter, its gradient and its optimizer: with a float32 copy beside bf16, all in float32, all in bf16, and with
-the copy and moments in eight bits."""
+"""Bytes of a parameter, its gradient and its optimizer: with a float32 copy beside bf16, all in float32, all
+in bf16, and with the copy and moments in eight bits."""
 
 
-def training_state(parameters: int, sharding: Sharding, *, trained: int | None = None, ema: bool = False) -> TrainingState:
+def training_state(
+    parameters: int, sharding: Sharding, *, trained: int | None = None, ema: bool = False
+) -> TrainingState:
     """`trained` of the parameters learn: all by default, none for a frozen role, the adapters' for LoRA."""
     learns = parameters if trained is None else trained
     assert learns >= 0, f"{learns} parameters learn"
@@ -105,7 +113,8 @@ def optimiser_bytes(dit: DiTConfig, name: str, state_bits: int, lora_rank: int =
     """That an optimiser keeps of each number that learns, of all of a DiT's or of a LoRA's."""
     if name == "adamw":
         return 8 if state_bits == 32 else PACKED_BYTES
-    width, ffn = dit.width, dit.ffn
+    width = dit.width
+    ffn = dit.ffn
     learns = lora_parameters(dit, lora_rank) if lora_rank else dit_parameters(dit)
     matrices = learns if lora_rank else dit.layers * (8 * width**2 + 2 * width * ffn)
     if name == "muon":
@@ -114,7 +123,13 @@ def optimiser_bytes(dit: DiTConfig, name: str, state_bits: int, lora_rank: int =
     if lora_rank:
         return 4 * (edges + 20 * lora_rank * dit.layers) / learns  # twice as many factors, thin ones
     cells = dit.patch**2 * dit.channels
-    around = [(width, dit.text_width), (width, width), (width, dit.time_features), (width, width), (6 * width, width)]
+    around = [
+        (width, dit.text_width),
+        (width, width),
+        (width, dit.time_features),
+        (width, width),
+        (6 * width, width),
+    ]
     around += [(cells, width), (2, width), *dit.layers * [(6, width)]]
     rest = learns - matrices - sum(rows * columns for rows, columns in around)
     return 4 * (edges + sum(rows + columns for rows, columns in around) + rest) / learns
@@ -134,11 +149,11 @@ def learner_state(
     masters: bool = False,
     offload: bool = False,
 ) -> TrainingState:
-    """As `millstream train RECIPE` holds it on each of so many ranks that share a copy: what learns in float32 with what its
-    optimiser keeps of each number (on every rank, if `is_kept_whole`), gradients in the same, and frozen weights beside, which
-    our own ZeRO leaves whole. With `masters` float32 weights are kept as the optimiser's moments are, and weights and gradients
-    are of `learning_bytes`. With `offload` both are in host memory; torch's own sharding has nothing on the device then
-    between a block's turns."""
+    """As `millstream train RECIPE` holds it on each of so many ranks that share a copy: what learns in
+    float32 with what its optimiser keeps of each number (on every rank, if `is_kept_whole`), gradients in the
+    same, and frozen weights beside, which our own ZeRO leaves whole. With `masters` float32 weights are kept
+    as the optimiser's moments are, and weights and gradients are of `learning_bytes`. With `offload` both are
+    in host memory; torch's own sharding has nothing on the device then between a block's turns."""
     everything, gradients, optimizer = (
         ranks if data in kinds else 1
         for kinds in (
@@ -149,8 +164,11 @@ def learner_state(
     )
     by_torch = data in ("fsdp", "hsdp")
     frozen_weights = frozen_bytes * frozen / (ranks if by_torch else 1)
-    weights, moved = learning_bytes * learning / everything, 4 * learning / optimizer
-    held = (4 if data == "zero1" and ranks > 1 else learning_bytes) * learning / gradients  # that sums in float32, all at once
+    weights = learning_bytes * learning / everything
+    moved = 4 * learning / optimizer
+    held = (
+        (4 if data == "zero1" and ranks > 1 else learning_bytes) * learning / gradients
+    )  # that sums in float32, all at once
     kept = kept_bytes * learning / (1 if is_kept_whole else optimizer)
     average = EMA_BYTES * learning / optimizer if ema else 0.0
     if not offload:
@@ -164,9 +182,13 @@ def learner_state(
         )
     if by_torch:
         whole = weights + frozen_weights + held
-        return TrainingState(weights=0.0, gradients=0.0, optimizer=0.0, average=0.0, host=whole + kept + average)
+        return TrainingState(
+            weights=0.0, gradients=0.0, optimizer=0.0, average=0.0, host=whole + kept + average
+        )
     host = moved + kept + average
-    return TrainingState(weights=weights + frozen_weights, gradients=held, optimizer=0.0, average=0.0, host=host)
+    return TrainingState(
+        weights=weights + frozen_weights, gradients=held, optimizer=0.0, average=0.0, host=host
+    )
 
 
 def unsharded_bytes(dit: DiTConfig, sharding: Sharding) -> int:
@@ -178,12 +200,14 @@ def unsharded_bytes(dit: DiTConfig, sharding: Sharding) -> int:
 
 
 def gathered_parameters(dit: DiTConfig, data: str, ranks: int) -> int:
-    """That a rank has whole at once though it shares them: of the block at work and the next and what is outside of them; with
-    our own ZeRO also where blocks read the prompt, and with torch's a block's gradients until they are scattered. ZeRO 2 shares
-    gradients alone, and has those of a block whole until they are scattered."""
+    """Count the parameters that a rank has whole at once although it shares them: those of the block at work
+    and the next and what is outside of them; with our own ZeRO also where blocks read the prompt, and with
+    torch's a block's gradients until they are scattered. ZeRO 2 shares gradients alone, and has those of a
+    block whole until they are scattered."""
     if data not in ("zero2", "zero3", "fsdp", "hsdp") or ranks == 1:
         return 0
-    outside, prompt = dit_parameters(replace(dit, layers=0)), dit.width * (2 * dit.width + 3)
+    outside = dit_parameters(replace(dit, layers=0))
+    prompt = dit.width * (2 * dit.width + 3)
     block = (dit_parameters(dit) - outside) // dit.layers
     if data == "zero2":
         return block
@@ -192,16 +216,22 @@ def gathered_parameters(dit: DiTConfig, data: str, ranks: int) -> int:
 
 def lora_parameters(dit: DiTConfig, rank: int) -> int:
     """Adapters on every product of every block."""
-    square, up = 8 * 2 * dit.width * rank, 2 * (dit.width + dit.ffn) * rank
+    square = 8 * 2 * dit.width * rank
+    up = 2 * (dit.width + dit.ffn) * rank
     return dit.layers * (square + up)
 
 
 def fullest_rank(dit: DiTConfig, *, tp: int = 1, pp: int = 1, lora_rank: int = 0) -> int:
-    """Parameters of the rank that has most, or adapters of that rank: of a pipeline it is the one that embeds. Tensor parallel
-    repeats the prompt's attention, what is added after a sum, and of each adapter the factor that is not beside the split."""
-    width, ffn, rank = dit.width, dit.ffn, lora_rank
+    """Parameters of the rank that has most, or adapters of that rank: of a pipeline it is the one that
+    embeds. Tensor parallel repeats the prompt's attention, what is added after a sum, and of each adapter the
+    factor that is not beside the split."""
+    width = dit.width
+    ffn = dit.ffn
+    rank = lora_rank
     if rank:
-        block, outside, split = lora_parameters(dit, rank) // dit.layers, 0, rank * (4 * width + 2 * ffn)
+        block = lora_parameters(dit, rank) // dit.layers
+        outside = 0
+        split = rank * (4 * width + 2 * ffn)
     else:
         block = dit_parameters(replace(dit, layers=dit.layers + 1)) - dit_parameters(dit)
         outside = dit_parameters(dit) - dit.layers * block
@@ -212,12 +242,14 @@ def fullest_rank(dit: DiTConfig, *, tp: int = 1, pp: int = 1, lora_rank: int = 0
 def activation_bytes(
     dit: DiTConfig, tokens: int, *, recompute: Recompute = "selective", tp: int = 1, sequence: bool = False
 ) -> float:
-    """Of one block, saved for the backward pass in bf16, tensor by tensor; attention is fused and saves no scores.
+    """Count the bytes of one block that are saved for the backward pass in bf16, tensor by tensor. Attention
+    is fused and saves no scores.
 
-    `none` keeps all: ten tensors of full width (residuals, norms, modulated inputs), eighteen over heads (float32 q/k norms
-    for half of them) and the MLP's hidden layer twice. `selective` keeps the block's input and what ten products and attentions
-    gave, and makes norms, phases and activations again. `products` keeps the input and what self-attention gave, `full` the
-    input. TP shards heads and MLP; `sequence` shards the rest too.
+    `none` keeps all: ten tensors of full width (residuals, norms, modulated inputs), eighteen over heads
+    (float32 q/k norms for half of them) and the MLP's hidden layer twice. `selective` keeps the block's input
+    and the outputs of ten products and attentions, and computes norms, phases and activations again.
+    `products` keeps the input and the output of self-attention, `full` the input. TP shards heads and MLP;
+    `sequence` shards the rest too.
     """
     how = {"none": (10, 18, 2), "selective": (4, 6, 1), "products": (1, 1, 0), "full": (1, 0, 0)}
     full, heads, hidden = how[recompute]
@@ -240,16 +272,23 @@ class Walks(NamedTuple):
     """Times the width too: what tensor parallel shares out, as it does the hidden layer."""
 
     def bytes(self, dit: DiTConfig, tokens: int, tp: int = 1) -> float:
-        return VALUE_BYTES * tokens * (self.width * dit.width + (self.heads * dit.width + self.hidden * dit.ffn) / tp)
+        return (
+            VALUE_BYTES
+            * tokens
+            * (self.width * dit.width + (self.heads * dit.width + self.hidden * dit.ffn) / tp)
+        )
 
 
-FORWARD, BACKWARD, AGAIN = Walks(71.5, 3.0), Walks(148.0, 7.0), Walks(51.0, 3.0)
+FORWARD = Walks(71.5, 3.0)
+BACKWARD = Walks(148.0, 7.0)
+AGAIN = Walks(51.0, 3.0)
 """The last is what `selective` adds."""
 
 REMADE = Walks(11, 0)
-"""Of a compiled block under `products` where its MLP goes back, beside the hidden layer: what self-attention and its output
-gave, the prompt's normed input, queries before their norm and after it, what attention and its output gave, the MLP's input and
-output, and the gradients of that output and of the block's. The backward graph of the block has them alive there."""
+"""Values alive in the backward graph of a compiled block under `products` when its MLP goes back, besides the
+hidden layer: the outputs of self-attention and of its output product, the prompt's normed input, queries
+before their norm and after it, the outputs of attention and of its output product, the MLP's input and
+output, and the gradients of that output and of the block's."""
 
 PLAIN: dict[Recompute, Walks] = {
     "none": Walks(14, 2, 9),
@@ -259,7 +298,7 @@ PLAIN: dict[Recompute, Walks] = {
 }
 """Kept of a block operation by operation, in what its weights are in; and beside it where it goes back."""
 NARROW = PLAIN | {"none": Walks(10, 2, 18)}
-"""The same in bfloat16: norms and phases of q and k are float32 there, beside what they are made of."""
+"""Values kept in bfloat16: norms and phases of q and k are float32 there, besides what they are made of."""
 PLAIN_AT_WORK: dict[Recompute, Walks] = {
     "none": Walks(6, 0),
     "selective": Walks(2, 1),
@@ -272,8 +311,8 @@ ADAPTED: dict[Recompute, Walks] = {
     "products": Walks(2, 0),
     "full": Walks(1, 0),
 }
-"""The same with adapters. Frozen products need no inputs, so `selective`, which keeps what every product gave,
-keeps no less than `none`."""
+"""Values kept with adapters. Frozen products need no inputs, so `selective`, which keeps the output of every
+product, keeps no less than `none`."""
 ADAPTED_AT_WORK: dict[Recompute, Walks] = {
     "none": Walks(1, 2),
     "selective": Walks(7, 2),
@@ -284,17 +323,17 @@ ADAPTED_AT_WORK: dict[Recompute, Walks] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LearningWork:
-    """Of one rank."""
+    """Training work of one rank."""
 
     dit: DiTConfig
     tokens: int
     keys: float
-    """That a token sees, on average."""
+    """Keys that a token sees, on average."""
     recompute: Recompute
     is_frozen: bool = False
     """Adapters learn beside frozen weights."""
     learning_bytes: int = 4
-    """Of a weight that learns and of its gradient: 2 with masters."""
+    """Bytes of a weight that learns, and of its gradient: 2 with masters."""
     is_compiled: bool = True
     """In bf16, as on a GPU; or operation by operation in what the weights are in, as on a CPU."""
     tp: int = 1
@@ -322,21 +361,28 @@ class LearningTime:
 
 def learning_time(work: LearningWork, device: Device) -> LearningTime:
     assert min(work.tokens, work.keys) > 0, f"{work.tokens} tokens that see {work.keys}"
-    dit, rates = work.dit, device.rates
+    dit = work.dit
+    rates = device.rates
     products = sum(product_ms(product, device, fp8=False) for product in block_products(dit, work.tokens))
-    seen = attention_flops(work.tokens, round(work.keys), dit.width) + attention_flops(work.tokens, dit.text_tokens, dit.width)
+    seen = attention_flops(work.tokens, round(work.keys), dit.width) + attention_flops(
+        work.tokens, dit.text_tokens, dit.width
+    )
     attention = seen / (BESIDE_SHARE * rates.attention_tflops) / 1e9
-    walks = {each: each.bytes(dit, work.tokens) / rates.bandwidth_tb_s / 1e9 for each in (FORWARD, BACKWARD, AGAIN)}
+    walks = {
+        each: each.bytes(dit, work.tokens) / rates.bandwidth_tb_s / 1e9 for each in (FORWARD, BACKWARD, AGAIN)
+    }
     forward = products + attention + walks[FORWARD]
-    again = {"none": 0.0, "selective": walks[AGAIN], "products": forward - attention, "full": forward}[work.recompute]
+    again = {"none": 0.0, "selective": walks[AGAIN], "products": forward - attention, "full": forward}[
+        work.recompute
+    ]
     back = (1 if work.is_frozen else 2) * products + BACK_OVER_FORWARD * attention + walks[BACKWARD]
     return LearningTime(forward=dit.layers * forward, backward=dit.layers * (again + back))
 
 
 def learning_peak(work: LearningWork, state: TrainingState, *, accumulates: bool = False) -> float:
-    """Bytes: what is always there, and the largest of four moments: when all blocks have gone forward, when the last gradients
-    are made, when ranks sum them, and when they are followed, in float32. Gradients that add up over several passes are there
-    at all of them. AdamW is fused, and makes nothing."""
+    """Bytes: what is always there, and the largest of four moments: when all blocks have gone forward, when
+    the last gradients are made, when ranks sum them, and when they are followed, in float32. Gradients that
+    add up over several passes are there at all of them. AdamW is fused, and makes nothing."""
     always = state.weights + state.optimizer + state.average + state.masters
     always += work.learning_bytes * work.gathered
     if work.is_compiled and work.recompute == "none" and not work.is_frozen and work.learning_bytes == 4:
@@ -344,7 +390,9 @@ def learning_peak(work: LearningWork, state: TrainingState, *, accumulates: bool
     kept, whole = (_kept_bytes(work, how) for how in (work.recompute, "none"))
     there = state.gradients if accumulates else 0.0
     turned = work.passes * work.dit.layers * kept + _turn_bytes(work, kept, whole) + there
-    return always + max(turned, state.gradients + whole, state.gradients + 4 * work.summed, state.masters + there)
+    return always + max(
+        turned, state.gradients + whole, state.gradients + 4 * work.summed, state.masters + there
+    )
 
 
 def _turn_bytes(work: LearningWork, kept: float, whole: float) -> float:
@@ -357,7 +405,8 @@ def _turn_bytes(work: LearningWork, kept: float, whole: float) -> float:
 
 
 def _kept_bytes(work: LearningWork, recompute: Recompute) -> float:
-    """Of one block, for its way back. Residuals are float32 where the modulations that they are made with are."""
+    """Count the bytes that one block keeps for its backward pass. Residuals are float32 where the modulations
+    that they are made with are."""
     if not work.is_compiled:
         plain = ADAPTED if work.is_frozen else NARROW if work.learning_bytes == VALUE_BYTES else PLAIN
         return work.learning_bytes / VALUE_BYTES * plain[recompute].bytes(work.dit, work.tokens, work.tp)
@@ -368,6 +417,8 @@ def _kept_bytes(work: LearningWork, recompute: Recompute) -> float:
         "products": Walks(1 + residual, 0),
         "full": Walks(residual, 0),
     }
-    prompt = 3 * VALUE_BYTES * work.dit.text_tokens * work.dit.width  # keys before their norm and after it, and values
+    prompt = (
+        3 * VALUE_BYTES * work.dit.text_tokens * work.dit.width
+    )  # keys before their norm and after it, and values
     scales = 4 * work.dit.heads * work.tokens  # of attention's softmax
     return kept[recompute].bytes(work.dit, work.tokens) + prompt + scales

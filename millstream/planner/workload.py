@@ -1,15 +1,15 @@
-"""What a plan is made for: a model, how it streams, in what precision, with which kernels."""
+"""Workload that a plan is made for: a model, how it streams, in what precision, with which kernels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+from millstream.core.chunk_work import tokens_per_frame
 from millstream.core.config import ModelSpec, StreamConfig, pixel_frames
 from millstream.core.errors import ConfigError
 from millstream.core.topology import Topology
 from millstream.planner.cards.weights import NATIVE, check_weights
-from millstream.planner.memory import tokens_per_frame
 from millstream.planner.software import SOFTWARE, Software
 
 Precision = Literal["native", "fp8"]
@@ -22,24 +22,29 @@ class Workload:
     spec: ModelSpec
     stream: StreamConfig
     precision: Precision = "native"
-    """Of products: bf16 (fp32 on a processor without it), or fp8. Caches and the rest stay native."""
+    """Precision of products: bf16 (fp32 on a processor without it), or fp8. Caches and the rest stay
+    native."""
     software: Software = SOFTWARE["eager"]
     batch: int = 1
     """Sessions whose chunks share their model calls."""
     commit: bool = True
-    """Whether a finished chunk is run once more, clean, for its keys and values."""
+    """True if a finished chunk is run once more, clean, for its keys and values."""
     video_in: bool = False
     """Video to video: pictures are encoded too."""
     stream_batch: bool = False
-    """Several noise levels of consecutive chunks in one call, as StreamDiffusion does: fills a pipeline from one session."""
+    """Several noise levels of consecutive chunks in one call, as StreamDiffusion does: fills a pipeline from
+    one session."""
     whole_clip: bool = False
-    """A model that makes a clip at once, its frames all seeing each other: one chunk, nothing kept, no commit."""
+    """A model that makes a clip at once, its frames all seeing each other: one chunk, nothing kept, no
+    commit."""
     guidance: bool = False
     """Each step is run twice, with the prompt and without it."""
     decoder: str = "full"
-    """The model's own VAE, or `tiny`: TAEHV's small decoder; pictures that come in are encoded by the model's own."""
+    """The model's own VAE, or `tiny`: TAEHV's small decoder; pictures that come in are encoded by the model's
+    own."""
     text_place: str = "device"
-    """Where the text encoder is: on the `device` for good, `visiting` it for each prompt, or on the host's `cpu`."""
+    """Where the text encoder is: on the `device` for good, `visiting` it for each prompt, or on the host's
+    `cpu`."""
     weights: str = NATIVE
     """How the DiT's are kept in memory, see `cards/weights.py`."""
 
@@ -50,7 +55,9 @@ class Workload:
         if self.text_place not in TEXT_PLACES:
             raise ConfigError(f"--text must be one of {', '.join(TEXT_PLACES)}, got {self.text_place!r}")
         if self.weights != NATIVE and self.precision == "fp8":
-            raise ConfigError(f"--weights {self.weights} are unpacked for products in bf16; leave --precision fp8 out")
+            raise ConfigError(
+                f"--weights {self.weights} are unpacked for products in bf16; leave --precision fp8 out"
+            )
         if not 1 <= self.batch <= 256:
             raise ConfigError(f"batch must be 1 to 256 sessions, got {self.batch}")
 
@@ -59,7 +66,8 @@ class Workload:
         return self.stream.frames_per_chunk * tokens_per_frame(self.spec.dit, self.stream)
 
     def rank_tokens(self, layout: Topology) -> int:
-        """Of a chunk, on each rank: where a frame's tokens do not divide, the last rank's are filled up."""
+        """Count a chunk's tokens on each rank: where a frame's tokens do not divide evenly, the last rank's
+        are padded."""
         return self.stream.frames_per_chunk * -(-tokens_per_frame(self.spec.dit, self.stream) // layout.sp)
 
     @property

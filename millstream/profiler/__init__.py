@@ -1,1 +1,1 @@
-"""What a run was bound by: traces read, taken apart and judged. No torch."""
+"""Bottleneck of a run: traces are read, taken apart and judged. Does not import torch."""

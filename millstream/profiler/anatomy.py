@@ -1,8 +1,9 @@
-"""One rank's time taken apart, so that the parts add up to the wall: work, talk that work does not cover, copies, and
-every idle gap of the device with what the host was doing meanwhile.
+"""One rank's time taken apart, so that the parts add up to the wall: work, talk that work does not cover,
+copies, and every idle gap of the device with what the host was doing meanwhile.
 
-By interval arithmetic, never by sums. Where there is no accelerator, operators that work stand for kernels and the
-processor for the device. Knows one rank; `ranks.py` sets several side by side. Times are microseconds.
+By interval arithmetic, never by sums. Where there is no accelerator, operators that work stand for kernels
+and the processor for the device. Knows one rank; `ranks.py` sets several side by side. Times are
+microseconds.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from millstream.profiler.trace import Ids, Trace
 PROMPT_US = 50.0
 """A host that does nothing but launch comes back for the next launch within this."""
 STARTED_US = 20.0
-"""A kernel that starts so soon after its launch found the queue empty."""
+"""A kernel that starts this soon after its launch found the queue empty."""
 LATE_US = 100.0
-"""A host that waits so long for a device that does nothing waits for what the trace does not show."""
+"""A host that waits this long for an idle device waits for something that the trace does not show."""
 RUNS_AHEAD = 0.75
 """A host that works for less of the time than this could run ahead of the device."""
 ELSEWHERE_US = 1000.0
-"""A host that launches nothing for so long after a wait is at something else, and not held up by the wait."""
+"""A host that launches nothing for this long after a wait does other work, and is not held up by the wait."""
 SLOW_LAUNCH_US = 1000.0
-"""A launch that takes so long loads its kernel first."""
+"""A launch that takes this long loads its kernel first."""
 SLOW_START_US = 10_000.0
-"""A call for memory that takes so long before the device has done anything makes its context first."""
+"""A call for memory that takes this long before the device has done anything creates its context first."""
 Index = NDArray[np.intp]
 
 # What the host does in a gap, by the first of these that it is in; what is left is its own.
@@ -101,8 +102,10 @@ class Anatomy:
 
     @cached_property
     def decoding(self) -> Intervals:
-        """Latents becoming pictures: on the device if it says so, else as the host saw it."""
-        events, names = self.trace.events, self.trace.names
+        """Time in which latents are decoded to pictures: the device's notes if there are any, else the
+        host's."""
+        events = self.trace.events
+        names = self.trace.names
         seen = events.of(Kind.DEVICE_NOTE)
         seen = seen[np.fromiter((is_decode(names[i]) for i in events.name[seen]), bool, len(seen))]
         return self._union(seen if len(seen) else events.of(Kind.DECODE))
@@ -120,12 +123,13 @@ class Anatomy:
 
     @cached_property
     def waiting(self) -> Intervals:
-        """The host stands still until the device has caught up."""
+        """Intervals in which the host stands still until the device has caught up."""
         return self.host(Kind.SYNC)
 
     @cached_property
     def blocked(self) -> Intervals:
-        """The same, with the operators that do little else: all of an `.item()` would be gone with its wait."""
+        """Waiting time, with the operators that do little else: without its wait, all of an `.item()` would
+        be gone."""
         events = self.trace.events
         ops = events.of(Kind.OP)
         if not len(ops) or not len(self.waiting):
@@ -142,12 +146,12 @@ class Anatomy:
 
     @property
     def could_run_ahead(self) -> bool:
-        """Whether the host has time to, if nothing made it wait."""
+        """True if the host would have time to run ahead of the device if nothing made it wait."""
         return 1 - self.blocked.total / self.wall < RUNS_AHEAD
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Of the wall, by cause; they add up to 1."""
+        """Shares of the wall, by cause; they add up to 1."""
         talk = self.collectives | self.exchanges
         exposed = talk - self.work
         collective = self.collectives - self.work
@@ -161,7 +165,8 @@ class Anatomy:
         return {cause: time / self.wall for cause, time in spent.items()}
 
     def _gap_causes(self) -> dict[str, float]:
-        calls, host = self._calls(), {cause: self.host(kind) for cause, kind in HOST_CAUSES.items()}
+        calls = self._calls()
+        host = {cause: self.host(kind) for cause, kind in HOST_CAUSES.items()}
         spent: dict[str, float] = defaultdict(float)
         for gaps in self.idle.blocks():
             for cause, time in self._causes(gaps, self._ending_calls(gaps, calls), host).items():
@@ -169,13 +174,17 @@ class Anatomy:
         return spent
 
     def _causes(self, gaps: Intervals, call: _EndingCalls, host: Mapping[str, Intervals]) -> dict[str, float]:
-        """Each gap is the host's until the call that ends it has been made; after that, the device's or its queue's."""
-        begin, end = gaps.begin, gaps.end
+        """Each gap is the host's until the call that ends it has been made; after that, the device's or its
+        queue's."""
+        begin = gaps.begin
+        end = gaps.end
         handed = call.handed_over(begin, end)
         queued = end - handed
         ready = np.clip(self._ready, begin, handed)
-        starting, begin = ready - begin, ready
-        lost, unknown = self._unseen(handed, end), np.where(call.missing, end - begin, 0.0)
+        starting = ready - begin
+        begin = ready
+        lost = self._unseen(handed, end)
+        unknown = np.where(call.missing, end - begin, 0.0)
         left = np.where(call.missing, 0.0, handed - begin)
         spent = {"queue": float((queued - lost).sum()), "unknown": float(unknown.sum())}
         stuck = np.minimum(_beyond(self._synchronising.within(begin, handed), LATE_US), left)
@@ -185,8 +194,11 @@ class Anatomy:
             inside = np.minimum(doing.within(begin, handed), left)
             spent[cause] = float(inside.sum())
             left = left - inside
-        calling = np.nan_to_num(np.minimum(_beyond(handed - np.clip(call.begin, begin, handed), PROMPT_US), left))
-        left, loading = left - calling, _beyond(calling, SLOW_LAUNCH_US)
+        calling = np.nan_to_num(
+            np.minimum(_beyond(handed - np.clip(call.begin, begin, handed), PROMPT_US), left)
+        )
+        left = left - calling
+        loading = _beyond(calling, SLOW_LAUNCH_US)
         spent["warm-up"] = float((starting + loading).sum())
         prompt = call.thought <= PROMPT_US
         after_wait = self.waiting.within(begin - STARTED_US, handed) > 0
@@ -198,7 +210,8 @@ class Anatomy:
         return spent
 
     def _unseen(self, handed: Floats, end: Floats) -> Floats:
-        """Of what is queued and not begun: while the host waits for it, or before the device is seen at all."""
+        """Return the queued time of each gap that the trace does not explain: work is queued and not begun
+        while the host waits for it, or before the device appears in the trace."""
         if not self.has_device:
             return np.zeros(len(end))
         lost = _beyond(self.waiting.within(handed, end), LATE_US)
@@ -208,7 +221,8 @@ class Anatomy:
 
     @cached_property
     def _ready(self) -> float:
-        """From when on the device can be used: the first call for memory of a process makes its context, and takes long."""
+        """Time from which on the device can be used: the first call for memory of a process creates its
+        context, and takes long."""
         events = self.trace.events
         calls = events.of(Kind.ALLOCATION)
         first = self.busy.begin[0] if len(self.busy) else self.begin
@@ -217,7 +231,7 @@ class Anatomy:
 
     @cached_property
     def _synchronising(self) -> Intervals:
-        """Waits that are nothing else: a copy that blocks prepares memory as well."""
+        """Waits that do nothing else: a copy that blocks prepares memory as well."""
         events = self.trace.events
         waits = events.of(Kind.SYNC)
         waits = waits[events.track[waits] == self.main_track]
@@ -225,7 +239,7 @@ class Anatomy:
         return self._union(waits[~copying])
 
     def _calls(self) -> _Calls:
-        """All that can end a gap."""
+        """Return all calls that can end a gap."""
         events = self.trace.events
         on_device = events.of(*DEVICE_KINDS)
         on_device = on_device[np.argsort(events.begin[on_device], kind="stable")]
@@ -242,7 +256,7 @@ class Anatomy:
         )
 
     def _ending_calls(self, gaps: Intervals, calls: _Calls) -> _EndingCalls:
-        """For each gap the call that ends it."""
+        """Return the call that ends each gap."""
         if not self.has_device:
             never = np.full(len(gaps), np.inf)  # nothing is launched: what is between operators is the host's
             return _EndingCalls(gaps.end.copy(), gaps.end.copy(), never, np.zeros(len(gaps), bool))
@@ -260,7 +274,8 @@ class Anatomy:
         return _EndingCalls(begin, np.where(found, calls.end[made], np.nan), thought, ~found & ~last)
 
     def host(self, kind: Kind) -> Intervals:
-        """What the feeding thread does of one kind."""
+        """Return when the feeding thread is in events of one kind (for the profiler's overhead: any
+        thread)."""
         events = self.trace.events
         chosen = events.of(kind)
         if kind is not Kind.OVERHEAD:
@@ -275,13 +290,14 @@ class Anatomy:
 
 
 def take_apart(trace: Trace, *, begin: float | None = None, end: float | None = None) -> Anatomy:
-    """The whole trace, or a stretch of it."""
+    """Take apart the whole trace, or a stretch of it."""
     first, last = extent(trace)
     return Anatomy(trace, first if begin is None else begin, last if end is None else end)
 
 
 def extent(trace: Trace) -> tuple[float, float]:
-    """From the first thing that was done to the last; the profiler's own is not counted."""
+    """Return the begin of the first event and the end of the last; the profiler's own events are not
+    counted."""
     events = trace.events
     counted = events.are(*(set(Kind) - {Kind.OTHER, Kind.OVERHEAD, Kind.PYTHON}))
     counted = counted if counted.any() else np.ones(len(events), bool)
@@ -296,16 +312,17 @@ def extent(trace: Trace) -> tuple[float, float]:
 class _Calls:
     begin: Floats
     end: Floats
-    """Of the host's calls, in order of time."""
+    """Begins and ends of the host's calls, in order of time."""
     links: Ids
     by_link: Index
     """Their links in order, and which call has each."""
     followed_at: Floats
     followed_by: Ids
-    """When things begin on the device, in order, and their links."""
+    """Begins of what runs on the device, in order, and their links."""
 
     def launching(self, moments: Floats) -> Index:
-        """Which call launched what follows each moment; -1 if it is not in the trace."""
+        """Return the index of the call that launched what follows each moment; -1 if it is not in the
+        trace."""
         first = np.minimum(np.searchsorted(self.followed_at, moments), len(self.followed_at) - 1)
         wanted = self.followed_by[first]
         at = np.minimum(np.searchsorted(self.links, wanted), len(self.links) - 1)
@@ -315,17 +332,18 @@ class _Calls:
 
 @dataclass(frozen=True, eq=False)
 class _EndingCalls:
-    """Of each gap; no number where no call is known."""
+    """The call that ends each gap; NaN where no call is known."""
 
     begin: Floats
     end: Floats
     thought: Floats
-    """How long before the call the host last launched or waited."""
+    """Time between the host's previous launch or wait and the call."""
     missing: NDArray[np.bool_]
-    """Something follows the gap, and nobody knows who launched it."""
+    """Gaps that are followed by work whose launch is not in the trace."""
 
     def handed_over(self, begin: Floats, end: Floats) -> Floats:
-        """The moment in each gap from which on the device has what it needs. A launch takes a moment to arrive."""
+        """Return the moment in each gap from which on the device has what it needs. A launch takes a moment
+        to arrive."""
         done = np.clip(np.where(np.isnan(self.end), end, self.end), begin, end)
         found_empty = end - self.begin < STARTED_US
         arrives = (self.begin >= begin) & (end - done < STARTED_US)
@@ -334,22 +352,24 @@ class _EndingCalls:
 
 
 def _beyond(lengths: Floats, allowed: float) -> Floats:
-    """All of those that are longer than allowed, nothing of the others."""
+    """Return the lengths that exceed what is allowed, and 0 for the others."""
     longer: Floats = np.where(lengths > allowed, lengths, 0.0)
     return longer
 
 
 def _last_before(moments: Floats, limits: Floats, otherwise: float) -> Floats:
-    """The last of the sorted moments up to each limit."""
+    """Return the last of the sorted moments up to each limit."""
     known = np.concatenate([[otherwise], moments])
     found: Floats = known[np.searchsorted(moments, limits, side="right")]
     return found
 
 
 def _working_ops(trace: Trace) -> Index:
-    """The outermost operators that move values themselves: what they call is part of their work."""
+    """Return the outermost operators that move values themselves: what they call is part of their work."""
     events = trace.events
-    works = np.fromiter((bool(WORKING.search(name)) and not VIEWS.match(name) for name in trace.names), bool, len(trace.names))
+    works = np.fromiter(
+        (bool(WORKING.search(name)) and not VIEWS.match(name) for name in trace.names), bool, len(trace.names)
+    )
     ops = events.of(Kind.OP)
     ops = ops[works[events.name[ops]]]
     ops = ops[np.lexsort((-events.length[ops], events.begin[ops], events.track[ops]))]

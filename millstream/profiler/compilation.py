@@ -1,7 +1,7 @@
-"""What a compiler did during a trace: how long, how many graphs, which of them again, and where and why.
+"""Work of the compiler during a trace: its time, its graphs, which were recompiled, and where and why.
 
-A trace itself names regions by frame and attempt; lines of source come from `profile run`, which listens to the
-compiler, or from a log that was written with TORCH_LOGS=graph_breaks,recompiles.
+A trace itself names regions by frame and attempt; lines of source come from `profile run`, which listens to
+the compiler, or from a log that was written with TORCH_LOGS=graph_breaks,recompiles.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Compilation:
 
 
 def read_compilation(trace: Trace, log: Iterable[SourcePlace] = ()) -> Compilation | None:
-    """None where nothing was compiled."""
+    """Summarise compilation in a trace; None where nothing was compiled."""
     events = trace.events
     spent = events.of(Kind.COMPILE)
     regions = {match.groups() for name in trace.names if (match := _REGION.search(name))}
@@ -105,12 +105,15 @@ def read_log(path: Path) -> tuple[SourcePlace, ...]:
 
 
 def _told(found: Any) -> tuple[SourcePlace, ...]:
-    """What `profile run` heard; anything else in its place is not ours."""
+    """Read the places that `profile run` recorded; ignore anything else in that field."""
     if not isinstance(found, list):
         return ()
     return tuple(
         SourcePlace(
-            kind=str(e.get("kind")), where=str(e.get("where")), reason=str(e.get("reason", "")), times=int(e.get("times", 1))
+            kind=str(e.get("kind")),
+            where=str(e.get("where")),
+            reason=str(e.get("reason", "")),
+            times=int(e.get("times", 1)),
         )
         for e in found
         if isinstance(e, dict)

@@ -1,8 +1,10 @@
-"""Work of one operator from the shapes a trace recorded: floating-point operations, and bytes that must move at least.
+"""Work of one operator from the shapes a trace recorded: floating-point operations, and bytes that must move
+at least.
 
-Bytes are inputs read once and outputs written once, as if caches held everything in between: a lower bound, so what a trace
-reaches by it is a lower bound too. Operators whose output does not follow from their inputs count their inputs alone. Shapes
-are JSON, as the trace has them: most are of operators that were called before.
+Bytes are inputs read once and outputs written once, as if caches held everything in between: a lower bound,
+so what a trace reaches by it is a lower bound too. Operators whose output does not follow from their inputs
+count their inputs alone. Shapes are JSON, as the trace has them: most are of operators that were called
+before.
 """
 
 from __future__ import annotations
@@ -24,15 +26,22 @@ _SIZES = {
     **dict.fromkeys(("float", "int"), 4),
     **dict.fromkeys(("c10::bfloat16", "c10::half", "short int"), 2),
 }
-_PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1, "aten::_scaled_mm": 0, "aten::addmm_": 1}
-"""Where the first of the two matrices is among the inputs."""
+_PRODUCTS = {
+    "aten::mm": 0,
+    "aten::addmm": 1,
+    "aten::bmm": 0,
+    "aten::baddbmm": 1,
+    "aten::_scaled_mm": 0,
+    "aten::addmm_": 1,
+}
+"""Index of the first of the two matrices among the inputs."""
 _CONVOLUTIONS = {
     "aten::cudnn_convolution": (3, 2),
     "aten::mkldnn_convolution": (4, 3),
     "aten::slow_conv3d_forward": (4, 5),
     "aten::_slow_conv2d_forward": (4, 5),
 }
-"""Where strides and padding are among the inputs."""
+"""Indices of strides and padding among the inputs."""
 _TOKENS_FIRST = re.compile(r"_(flash|efficient)_attention_(forward|backward)$|flash_attn::|^FlashAttn")
 """Attention over B,S,H,D; all others are over B,H,S,D."""
 _CAUSAL_AT = {
@@ -41,16 +50,17 @@ _CAUSAL_AT = {
     "aten::_scaled_dot_product_cudnn_attention": 6,
     "aten::_flash_attention_forward": 8,
 }
-"""Where it is said among the inputs that half of the scores are left out."""
+"""Index of the input that says that half of the scores are left out (causal attention)."""
 OWN_WORK = frozenset((*_PRODUCTS, *_CONVOLUTIONS))
 """Operators whose longest kernel is a product or a convolution, whatever it is called."""
 MOST = 2**63
 KEPT = 4096
-"""Calls with shapes of their own whose work is remembered."""
+"""Number of distinct calls, by shapes, whose work is remembered."""
 
 
 def op_cost(name: str, args: Arguments) -> tuple[float, float]:
-    """Zero and zero where the trace has no shapes, or the operator works through others."""
+    """Return flops and bytes of an operator; 0 and 0 where the trace has no shapes, or the operator works
+    through others."""
     if not args.has_shapes:
         return 0.0, 0.0
     by_values = "attention" in name or name in _CONVOLUTIONS
@@ -63,7 +73,8 @@ def _cost(name: str, dims: bytes, types: bytes, concrete: bytes) -> tuple[float,
     inputs = _inputs(shapes, _parsed(types))
     if not inputs:
         return 0.0, 0.0
-    size, read = inputs[0][1], _bytes_of(inputs)
+    size = inputs[0][1]
+    read = _bytes_of(inputs)
     if name in _PRODUCTS:
         return _product(shapes, _PRODUCTS[name], read, size)
     if "attention" in name and len(inputs) >= 3:
@@ -75,7 +86,7 @@ def _cost(name: str, dims: bytes, types: bytes, concrete: bytes) -> tuple[float,
 
 
 def input_bytes(args: Arguments) -> float:
-    """Of all tensors that went in; zero where the trace has no shapes."""
+    """Return the bytes of all input tensors; 0 where the trace has no shapes."""
     return _input_bytes(bytes(args.dims), bytes(args.types)) if args.has_shapes else 0.0
 
 
@@ -97,7 +108,7 @@ def _bytes_of(inputs: Sequence[tuple[list[int], int]]) -> float:
 
 
 def _inputs(dims: list[Any], types: list[Any]) -> list[tuple[list[int], int]]:
-    """Shapes, and bytes of a value; nothing at all if one of them is not understood."""
+    """Return each input's shape and bytes of a value; an empty list if any shape is not understood."""
     if not all(_is_shape(shape) for shape in dims):
         return []
     found = [(shape, _value_bytes(types, index)) for index, shape in enumerate(dims) if shape]
@@ -113,8 +124,11 @@ def _product(dims: Sequence[Any], at: int, read: float, size: int) -> tuple[floa
     return 2.0 * written * inner, read + written * size
 
 
-def _attention(name: str, dims: Sequence[Any], concrete: Sequence[str], read: float, size: int) -> tuple[float, float]:
-    """Backwards, what comes in first is the gradient, and each product of the forward pass becomes two and a half."""
+def _attention(
+    name: str, dims: Sequence[Any], concrete: Sequence[str], read: float, size: int
+) -> tuple[float, float]:
+    """Return flops and bytes of attention. In a backward pass the first input is the gradient, and each
+    product of the forward pass becomes two and a half."""
     backward = "backward" in name
     q, k = dims[1:3] if backward else dims[:2]
     if len(q) != 4 or len(k) != 4:
@@ -129,16 +143,22 @@ def _said(concrete: Sequence[str], at: int) -> str:
     return str(concrete[at]) if isinstance(concrete, list) and at < len(concrete) else ""
 
 
-def _convolution(name: str, dims: Sequence[Any], concrete: Sequence[str], read: float, size: int) -> tuple[float, float]:
+def _convolution(
+    name: str, dims: Sequence[Any], concrete: Sequence[str], read: float, size: int
+) -> tuple[float, float]:
     if len(dims) < 2:
         return 0.0, 0.0
-    x, weight = dims[0], dims[1]
+    x = dims[0]
+    weight = dims[1]
     strides, padding = (_numbers(concrete, at) for at in _CONVOLUTIONS[name])
     spatial = len(x) - 2
     if spatial < 1 or len(weight) != len(x):
         return 0.0, 0.0
-    strides, padding = (strides or [1]) * spatial, (padding or [0]) * spatial
-    out = [max(1, (x[2 + i] + 2 * padding[i] - weight[2 + i]) // max(1, strides[i]) + 1) for i in range(spatial)]
+    strides = (strides or [1]) * spatial
+    padding = (padding or [0]) * spatial
+    out = [
+        max(1, (x[2 + i] + 2 * padding[i] - weight[2 + i]) // max(1, strides[i]) + 1) for i in range(spatial)
+    ]
     written = x[0] * weight[0] * math.prod(out)
     return 2.0 * written * math.prod(weight[1:]), read + written * size
 
@@ -152,7 +172,8 @@ def _numbers(concrete: Sequence[str], at: int) -> list[int]:
 
 
 def _is_shape(shape: Any) -> bool:
-    """Of a tensor that could be: what has more values than a number of 64 bits can count was not written by PyTorch."""
+    """Return whether this can be a tensor's shape: PyTorch writes none with more values than 64 bits can
+    count."""
     return (
         isinstance(shape, list)
         and all(isinstance(number, int) and 0 <= number < MOST for number in shape)

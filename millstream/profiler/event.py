@@ -1,7 +1,8 @@
-"""One event of a trace as its file says it: the fields that are used here, decoded at once by their types, all others skipped.
+"""One event of a trace as its file says it: the fields that are used here, decoded at once by their types,
+all others skipped.
 
-Shapes stay as they are written: operators repeat them, so they are understood once (`costs.py`). An event that is not written
-as it should be is mended, as far as it can be understood.
+Shapes stay as they are written: operators repeat them, so they are understood once (`costs.py`). An event
+that is not written as it should be is mended, as far as it can be understood.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ class Arguments(
         "device": "Device Id",
     },
 ):
-    """Anything may stand where a number or a word belongs; whoever takes it looks."""
+    """Arguments of an event. A value may be of any type; the code that uses it checks."""
 
     correlation: Any = None
     origin: Any = None
     older_origin: Any = None
-    """As traces wrote it until 2021."""
+    """Name of `origin` in traces until 2021."""
     dims: msgspec.Raw = _NOTHING
     types: msgspec.Raw = _NOTHING
     concrete: msgspec.Raw = _NOTHING
@@ -71,7 +72,7 @@ class TraceEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     args: Arguments = Arguments()
 
     def detached(self) -> TraceEvent:
-        """For keeping: shapes hold on to all the text that they were read from."""
+        """Return a copy that can be kept: shapes refer to the whole text that they were read from."""
         args = self.args
         shapes = {name: getattr(args, name).copy() for name in _SHAPES if getattr(args, name) is not _NOTHING}
         return msgspec.structs.replace(self, args=msgspec.structs.replace(args, **shapes)) if shapes else self
@@ -83,7 +84,8 @@ _SHAPES = ("dims", "types", "concrete")
 
 
 def mended(found: Mapping[str, Any]) -> TraceEvent:
-    """What is no word is said in words; what is no time is not a number."""
+    """Convert an event with fields of other types: what should be text becomes text; a time that is not a
+    number becomes NaN."""
     args = found.get("args")
     phase = found.get("ph")
     return TraceEvent(
@@ -100,7 +102,9 @@ def mended(found: Mapping[str, Any]) -> TraceEvent:
 
 def _mended_arguments(found: Mapping[str, Any]) -> Arguments:
     said = {name: found[key] for name, key in _KEYS.items() if key in found}
-    return Arguments(**said | {name: msgspec.Raw(json.dumps(said[name]).encode()) for name in _SHAPES if name in said})
+    return Arguments(
+        **said | {name: msgspec.Raw(json.dumps(said[name]).encode()) for name in _SHAPES if name in said}
+    )
 
 
 def _number_or_word(value: Any) -> int | str | None:

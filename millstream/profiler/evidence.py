@@ -1,4 +1,5 @@
-"""What an event is where its name alone does not say: from what it is tied to, and from what else is in the trace."""
+"""Kinds of events whose names alone do not tell: from the events that they are linked to, and from the other
+names in the trace."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from millstream.profiler.intervals import Floats
 from millstream.profiler.kinds import Kind
 
 BLOCKS_US = 50.0
-"""A copy that is only launched takes the host less."""
+"""A copy call that takes the host less than this is only launched."""
 _ALL_TO_ALL = re.compile(r"all_?(to|2)_?all", re.IGNORECASE)
 _POINT_TO_POINT = re.compile(
     r"(nccl|c10d|gloo)::?(send|recv|coalesced|batch_isend)|isend|irecv|send_(forward|backward)", re.IGNORECASE
@@ -26,16 +27,21 @@ def is_all_to_all(name: object) -> bool:
 def settle(
     kind: NDArray[np.uint8], begin: Floats, length: Floats, link: NDArray[np.int64], names: Sequence[str]
 ) -> NDArray[np.uint8]:
-    """The kinds again, by evidence."""
+    """Return the kinds, corrected by evidence."""
     settled = kind.copy()
     if any(map(is_all_to_all, names)) and not any(_POINT_TO_POINT.search(name) for name in names):
-        settled[kind == Kind.EXCHANGE] = Kind.COLLECTIVE  # NCCL has no other kernel for it than that of send and receive
+        settled[kind == Kind.EXCHANGE] = (
+            Kind.COLLECTIVE
+        )  # NCCL has no other kernel for it than that of send and receive
     settled[_blocking_copies(kind, begin, length, link)] = Kind.SYNC
     return settled
 
 
-def _blocking_copies(kind: NDArray[np.uint8], begin: Floats, length: Floats, link: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Calls that return only when their copy is done, as from memory that is not pinned, however they are called."""
+def _blocking_copies(
+    kind: NDArray[np.uint8], begin: Floats, length: Floats, link: NDArray[np.int64]
+) -> NDArray[np.intp]:
+    """Return the calls that end only when their copy is done, as from memory that is not pinned, whatever
+    their names."""
     calls = np.flatnonzero((kind == Kind.LAUNCH) & (length > BLOCKS_US) & (link >= 0))
     copies = np.flatnonzero((kind == Kind.COPY) & (link >= 0))
     if not len(calls) or not len(copies):

@@ -1,6 +1,7 @@
 """Sets of moments: unions, differences and lengths of many intervals at once.
 
-Sums of durations are not wall time; these are. An interval set is two float64 arrays, begins and ends, sorted and disjoint.
+Sums of durations are not wall time; these are. An interval set is two float64 arrays, begins and ends, sorted
+and disjoint.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 BLOCK = 1 << 14
-"""Looked at together: what is computed on the way to a sum then takes no memory to speak of."""
+"""Number of intervals computed at once, which bounds the memory of intermediate results."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +33,11 @@ class Intervals:
         return len(self.begin)
 
     def within(self, begin: Floats, end: Floats) -> Floats:
-        """How much of each of these other intervals lies in the set."""
+        """Return how much of each of these other intervals lies in the set."""
         return self._upto(end) - self._upto(begin)
 
     def blocks(self, size: int = BLOCK) -> Iterator[Intervals]:
-        """All of them, so many at a time; one block without any where there are none."""
+        """Yield all intervals, `size` at a time; one empty block if there are none."""
         for at in range(0, max(1, len(self)), size):
             yield Intervals(self.begin[at : at + size], self.end[at : at + size])
 
@@ -55,25 +56,27 @@ class Intervals:
         return self & other.gaps(float(self.begin[0]), float(self.end[-1]))
 
     def __and__(self, other: Intervals) -> Intervals:
-        """By looking up, for each of the fewer, those of the more that it meets."""
+        """Intersect: each interval of the smaller set is looked up in the larger one."""
         few, many = (self, other) if len(self) <= len(other) else (other, self)
         first = np.searchsorted(many.end, few.begin, side="right")
         meets = np.maximum(np.searchsorted(many.begin, few.end, side="left") - first, 0)
         of = np.repeat(np.arange(len(few)), meets)
         met = np.arange(len(of)) + np.repeat(first - np.cumsum(meets) + meets, meets)
-        begin, end = np.maximum(few.begin[of], many.begin[met]), np.minimum(few.end[of], many.end[met])
+        begin = np.maximum(few.begin[of], many.begin[met])
+        end = np.minimum(few.end[of], many.end[met])
         kept = end > begin
         return union(begin[kept], end[kept])
 
     def gaps(self, begin: float, end: float) -> Intervals:
-        """What is left of a stretch."""
+        """Return the parts of a stretch that the set does not cover."""
         inside = self.clipped(begin, end)
-        begins, ends = np.concatenate([[begin], inside.end]), np.concatenate([inside.begin, [end]])
+        begins = np.concatenate([[begin], inside.end])
+        ends = np.concatenate([inside.begin, [end]])
         kept = ends > begins
         return Intervals(begins[kept], ends[kept])
 
     def _upto(self, moments: Floats) -> Floats:
-        """Length of the set before each moment."""
+        """Return the length of the set before each moment."""
         if not len(self):
             return np.zeros_like(moments)
         before = np.concatenate([[0.0], np.cumsum(self.end - self.begin)])
@@ -87,11 +90,12 @@ EMPTY = Intervals(np.empty(0), np.empty(0))
 
 
 def union(begin: Floats, end: Floats) -> Intervals:
-    """Any intervals, in any order, overlapping as they like."""
+    """Return the union of intervals in any order, overlapping or not."""
     if not len(begin):
         return EMPTY
     order = np.argsort(begin, kind="stable")
-    begin, reach = begin[order], np.maximum.accumulate(end[order])
+    begin = begin[order]
+    reach = np.maximum.accumulate(end[order])
     first = np.concatenate([[True], begin[1:] > reach[:-1]])
     last = np.concatenate([first[1:], [True]])
     return Intervals(begin[first], reach[last])

@@ -1,4 +1,5 @@
-"""What an event of a trace is, from its category and its name. Knows the words of Kineto, CUDA, NCCL and gloo, no numbers."""
+"""Kind of an event, from its category and its name. Knows the names of Kineto, CUDA, NCCL and gloo, and no
+numbers."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ class Kind(IntEnum):
     COLLECTIVE = 2
     """A collective between ranks, where it runs: a kernel of NCCL's, or a thread of gloo's."""
     EXCHANGE = 3
-    """The same between two: send, receive."""
+    """A message between two ranks, where it runs: send, receive."""
     COPY = 4
-    """Between host and device."""
+    """A copy between host and device."""
     OP = 5
     """An operator, as the host sees it."""
     LAUNCH = 6
@@ -27,13 +28,13 @@ class Kind(IntEnum):
     ALLOCATION = 9
     """The host asks the driver for memory, or gives it back."""
     NOTE = 10
-    """What somebody wrote into the trace."""
+    """An annotation that a program wrote into the trace."""
     DATA = 11
     ENCODE = 12
     DECODE = 13
     COMPILE = 14
     OVERHEAD = 15
-    """The profiler's own."""
+    """Overhead of the profiler itself."""
     DEVICE_NOTE = 16
     """A note as the device saw it: from its first kernel to its last."""
     PYTHON = 17
@@ -57,22 +58,35 @@ _ALLOCATION = re.compile(
 )
 _GRAPH = re.compile(r"GraphLaunch")
 _LAUNCH = re.compile(r"Launch|^runFunction|MemcpyAsync|MemsetAsync|Memcpy\w*Async")
-_DATA = re.compile(r"data_?loader|load_?batch|next_?batch|read_?frames|prefetch|^millstream\.input\b", re.IGNORECASE)
-PREPARES = re.compile(r"pre_?process|image_processing|feature_extract|tokeniz|/decord/|torchcodec|/av/", re.IGNORECASE)
-"""Python that makes input ready; it is the host's own work, which a loader's wait is not."""
-_ENCODE = re.compile(
-    r"encode_?video|video_?encode|\bmux|h\.?26[45]|x26[45]|nvenc|libvpx|encode_?frame|^millstream\.write\b", re.IGNORECASE
+_DATA = re.compile(
+    r"data_?loader|load_?batch|next_?batch|read_?frames|prefetch|^millstream\.input\b", re.IGNORECASE
 )
-_DECODE = re.compile(r"\bvae[._ :]*(stream_?)?decode|decode_?latents|latents?_?decode|^millstream\.decode\b", re.IGNORECASE)
-_COMPILE = re.compile(r"\(dynamo_timed\)$|^entire_frame_compile|inductor_?compile|^Inductor|triton_?compile", re.IGNORECASE)
+PREPARES = re.compile(
+    r"pre_?process|image_processing|feature_extract|tokeniz|/decord/|torchcodec|/av/", re.IGNORECASE
+)
+"""Python code that prepares input; it is the host's own work, unlike waiting for a data loader."""
+_ENCODE = re.compile(
+    r"encode_?video|video_?encode|\bmux|h\.?26[45]|x26[45]|nvenc|libvpx|encode_?frame|^millstream\.write\b",
+    re.IGNORECASE,
+)
+_DECODE = re.compile(
+    r"\bvae[._ :]*(stream_?)?decode|decode_?latents|latents?_?decode|^millstream\.decode\b", re.IGNORECASE
+)
+_COMPILE = re.compile(
+    r"\(dynamo_timed\)$|^entire_frame_compile|inductor_?compile|^Inductor|triton_?compile", re.IGNORECASE
+)
 
 
 _KERNELS = {"kernel", "mtia_ccp_events", "hpu_op", "concurrent_kernel"}
-_CALLS = {f"{maker}_{part}" for maker in ("cuda", "hip", "xpu", "mtia", "privateuse1") for part in ("runtime", "driver")}
+_CALLS = {
+    f"{maker}_{part}"
+    for maker in ("cuda", "hip", "xpu", "mtia", "privateuse1")
+    for part in ("runtime", "driver")
+}
 _WAITS_ON_DEVICE = re.compile(r"^event_wait$|^Wait Value|^Context Sync|^Event Wait")
 """A stream that waits for another is not work."""
 FOREIGN = frozenset({"mtia_ccp_events", "hpu_op", "privateuse1_runtime", "xpu_runtime", "mtia_runtime"})
-"""Of devices whose calls and kernels are not known by name here."""
+"""Categories of devices whose calls and kernels are not known by name here."""
 
 
 @lru_cache(maxsize=65536)
@@ -105,7 +119,7 @@ def kind_of(category: str, name: str) -> Kind:
 
 
 def is_decode(name: str) -> bool:
-    """Whether a note says that latents become pictures."""
+    """Return whether a note is about decoding latents to pictures."""
     return _DECODE.search(name) is not None
 
 
@@ -116,7 +130,7 @@ def _talk(name: str) -> Kind | None:
 
 
 def _call(name: str) -> Kind:
-    """A call of the driver's or the runtime's."""
+    """Return the kind of a call to the driver or the runtime."""
     if _GRAPH.search(name):
         return Kind.GRAPH
     if _SYNC.search(name):
@@ -127,7 +141,12 @@ def _call(name: str) -> Kind:
 
 
 def _remark(name: str) -> Kind:
-    for pattern, kind in ((_DECODE, Kind.DECODE), (_ENCODE, Kind.ENCODE), (_DATA, Kind.DATA), (_COMPILE, Kind.COMPILE)):
+    for pattern, kind in (
+        (_DECODE, Kind.DECODE),
+        (_ENCODE, Kind.ENCODE),
+        (_DATA, Kind.DATA),
+        (_COMPILE, Kind.COMPILE),
+    ):
         if pattern.search(name):
             return kind
     return Kind.NOTE
@@ -135,39 +154,51 @@ def _remark(name: str) -> Kind:
 
 BETWEEN = "between products"
 COMPUTING = frozenset(("product", "attention", "convolution"))
-"""Families that do an operator's arithmetic; others beside them bring its values into another order or type."""
+"""Families that do an operator's arithmetic; others beside them bring its values into another order or
+type."""
 _FAMILIES = (
     (
         "cache write",
-        re.compile(r"reshape_and_cache|kv_?cache_?(update|write|store)|(store|set|write)_?kv|concat_and_cache", re.I),
+        re.compile(
+            r"reshape_and_cache|kv_?cache_?(update|write|store)|(store|set|write)_?kv|concat_and_cache", re.I
+        ),
     ),
-    ("attention", re.compile(r"attention|flash|fmha|sdpa|cudnn.*mha|attn_(fwd|bwd)|_attn_|\bmla_|sageattn", re.I)),
+    (
+        "attention",
+        re.compile(r"attention|flash|fmha|sdpa|cudnn.*mha|attn_(fwd|bwd)|_attn_|\bmla_|sageattn", re.I),
+    ),
     (BETWEEN, re.compile(r"triton_(poi|red|per)_|elementwise|batchnorm|bn_fw|norm_?(fwd|bwd|kernel)", re.I)),
     ("convolution", re.compile(r"conv(?!ert)|implicit_gemm|wgrad|dgrad|miopen.*(fwd|bwd|wrw)|igemm", re.I)),
     (
         "product",
         re.compile(
-            r"gemm|matmul|cutlass|cublas|::mm\b|addmm|bmm|linear|xmma|nvjet|scaled_mm|^Cijk_|_mm_kernel|triton_tem_", re.I
+            r"gemm|matmul|cutlass|cublas|::mm\b|addmm|bmm|linear|xmma|nvjet|scaled_mm|^Cijk_|_mm_kernel|triton_tem_",
+            re.I,
         ),
     ),
-    ("cast or copy", re.compile(r"to_copy|direct_copy|_cast|cast_|convert|quant(?!.*norm)|transpose|memset", re.I)),
+    (
+        "cast or copy",
+        re.compile(r"to_copy|direct_copy|_cast|cast_|convert|quant(?!.*norm)|transpose|memset", re.I),
+    ),
 )
 FAMILIES = tuple(sorted({BETWEEN, *(family for family, _ in _FAMILIES)}))
 
 
 @lru_cache(maxsize=65536)
 def family_of(name: str) -> str:
-    """By name: product, attention, convolution, a write into a cache, a cast or copy, or between products: whatever only walks
-    over values. Of fused walks the name lists operators that were fused, so they come before what such a list could hold."""
+    """Return a kernel's family by its name: product, attention, convolution, a write into a cache, a cast or
+    copy, or between products: whatever only walks over values. The name of a fused walk lists the operators
+    that were fused, so walks are matched before what such a list could hold."""
     return next((family for family, pattern in _FAMILIES if pattern.search(name)), BETWEEN)
 
 
 WORKING = re.compile(r"::|^(cpp|graph|triton|extern)_")
-"""How operators and compiled kernels are called on a processor; what is called otherwise is bookkeeping."""
+"""Names of operators and compiled kernels on a processor; anything else is bookkeeping."""
 VIEWS = re.compile(
     r"^c10d::|^aten::(as_strided|view|_?reshape_alias|reshape|_unsafe_view|transpose|t|permute|expand|unsqueeze|squeeze|select|slice|"
     r"narrow|unflatten|flatten|detach_?|alias|empty\w*|resize_|resolve_conj|resolve_neg|result_type|to|contiguous|chunk|split\w*|"
     r"unbind|item|is_nonzero|lift_fresh|set_|numpy_T|movedim|expand_as|view_as|type_as|size|stride|numel|dim|matmul|linear|"
     r"_?convolution|conv[123]d|slow_conv3d|thnn_conv2d)$"
 )
-"""Operators that move no values themselves: they look at a tensor anew, reserve room, or call those that work."""
+"""Operators that move no values themselves: they look at a tensor anew, reserve room, or call those that
+work."""

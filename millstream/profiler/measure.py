@@ -1,4 +1,4 @@
-"""From traces that were taken apart to the facts that the rules judge by."""
+"""Facts for the rules to judge by, measured from traces that were taken apart."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from millstream.profiler.rules.facts import (
 )
 
 LONG_US = 5000.0
-"""A gap that no launch would fill."""
+"""Length from which on a gap is too long for any launch to fill."""
 _CAPTURING = re.compile(r"^(cuda|hip)(StreamBeginCapture|StreamEndCapture|GraphInstantiate)")
 
 
 def measure(group: TracedGroup, roofs: Sequence[Roofline]) -> RunFacts:
-    """`roofs` are of the mesh, in order."""
-    skew, front = group.skew, group.front
+    """Measure a run. `roofs` are those of the mesh's ranks, in order."""
+    skew = group.skew
+    front = group.front
     work = {rank.rank: work_facts(roof) for rank, roof in zip(group.mesh, roofs, strict=True)}
     quickest = quickest_exchanges(group.ranks)
     return RunFacts(
@@ -58,7 +59,8 @@ def measure(group: TracedGroup, roofs: Sequence[Roofline]) -> RunFacts:
 
 
 def record_facts(rank: Anatomy) -> RecordFacts:
-    events, trace = rank.trace.events, rank.trace
+    events = rank.trace.events
+    trace = rank.trace
     on_device, graphs, calls = (events.of(*kinds) for kinds in (DEVICE_KINDS, (Kind.GRAPH,), (Kind.LAUNCH,)))
     calls = calls[events.link[calls] >= 0]
     slower = trace.ours.get("slower_than_unprofiled")
@@ -70,9 +72,12 @@ def record_facts(rank: Anatomy) -> RecordFacts:
         foreign=trace.foreign,
         calls_device=bool(trace.device_name) or bool(len(events.of(Kind.LAUNCH, Kind.GRAPH, Kind.SYNC))),
         launches=len(calls),
-        launches_lost=1 - float(np.isin(events.link[calls], events.link[on_device]).mean()) if len(calls) else 0.0,
+        launches_lost=1 - float(np.isin(events.link[calls], events.link[on_device]).mean())
+        if len(calls)
+        else 0.0,
         graphs=len(graphs),
-        kernels_per_graph=float(np.isin(events.link[on_device], events.link[graphs]).sum()) / max(1, len(graphs)),
+        kernels_per_graph=float(np.isin(events.link[on_device], events.link[graphs]).sum())
+        / max(1, len(graphs)),
         captures=any(_CAPTURING.search(name) for name in trace.names),
         doubled=_overlap_on_streams(rank),
         early=_before_their_launch(rank),
@@ -82,9 +87,12 @@ def record_facts(rank: Anatomy) -> RecordFacts:
 
 
 def host_facts(rank: Anatomy) -> HostFacts:
-    events, memory, idle = rank.trace.events, rank.trace.memory, rank.idle
+    events = rank.trace.events
+    memory = rank.trace.memory
+    idle = rank.idle
     allocated, reserved = (int(values.max(initial=0)) for values in (memory.allocated, memory.reserved))
-    retries, gaps = rank.trace.ours.get("allocation_retries"), idle.end - idle.begin
+    retries = rank.trace.ours.get("allocation_retries")
+    gaps = idle.end - idle.begin
     calls = events.of(Kind.LAUNCH, Kind.GRAPH) if rank.has_device else rank.workers
     loaded_by, prepares = _input(rank)
     return HostFacts(
@@ -114,7 +122,10 @@ def work_facts(roof: Roofline) -> WorkFacts:
         floor_ms=roof.floor_ms,
         near_peak={phase.name: phase.reached for phase in roof.phases if phase.is_compute},
         near_memory={phase.name: phase.reached for phase in roof.phases if not phase.is_compute},
-        classes={f.family: KernelClass(kernels=f.kernels, ms=f.ms, tflops=f.tflops, gb_s=f.gb_s) for f in roof.families},
+        classes={
+            f.family: KernelClass(kernels=f.kernels, ms=f.ms, tflops=f.tflops, gb_s=f.gb_s)
+            for f in roof.families
+        },
     )
 
 
@@ -132,7 +143,8 @@ def _talk_facts(rank: Anatomy, group: TracedGroup, quickest: dict[float, float])
 
 
 def _input(rank: Anatomy) -> tuple[str, str]:
-    """Who is slow: workers that this process waits for, or this process that prepares its input itself; and what does so."""
+    """Return where input comes from (`workers`: this process waits for them; `process` or `stacks`: this
+    process prepares it; empty if unknown), and the frame that prepares it, if stacks show one."""
     names = {rank.trace.names[index] for index in rank.trace.events.name[rank.trace.events.of(Kind.DATA)]}
     if any("MultiProcessing" in name for name in names):
         return "workers", ""
@@ -160,7 +172,8 @@ def _overlap_on_streams(rank: Anatomy) -> float:
 
 def _before_their_launch(rank: Anatomy) -> float:
     events = rank.trace.events
-    kernels, calls = events.of(*DEVICE_KINDS), events.of(Kind.LAUNCH, Kind.GRAPH)
+    kernels = events.of(*DEVICE_KINDS)
+    calls = events.of(Kind.LAUNCH, Kind.GRAPH)
     calls = calls[np.argsort(events.link[calls], kind="stable")]
     if not len(calls) or not len(kernels):
         return 0.0

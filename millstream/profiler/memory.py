@@ -1,7 +1,7 @@
 """Memory over a trace: how much was allocated when, and what filled it at the fullest moment.
 
-What was there before the trace began has no name. Live blocks are called by the note or, without one, the operator
-that was under way when they were allocated.
+What was there before the trace began has no name. Live blocks are called by the note or, without one, the
+operator that was under way when they were allocated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MemoryUse:
 
 
 def memory_use(trace: Trace, begin: float) -> MemoryUse | None:
-    """None where the trace was taken without memory."""
+    """Summarise memory over a trace; None where it was taken without memory."""
     memory = trace.memory
     if not len(memory.at) or memory.allocated.max() <= 0:
         return None
@@ -53,7 +53,7 @@ def memory_use(trace: Trace, begin: float) -> MemoryUse | None:
 
 
 def _fullest(allocated: NDArray[np.int64], count: int) -> NDArray[np.intp]:
-    """The fullest moment of each of `count` stretches."""
+    """Return the fullest moment of each of `count` stretches."""
     assert len(allocated), "nothing was allocated, nothing is full"
     edges = np.unique(np.linspace(0, len(allocated), count + 1).astype(int))
     return np.array([low + int(allocated[low:high].argmax()) for low, high in pairwise(edges)])
@@ -75,20 +75,23 @@ def _filled_by(trace: Trace, peak: int) -> tuple[tuple[str, float], ...]:
 
 
 def _under_way(trace: Trace, moments: Floats, tracks: NDArray[np.int32]) -> list[str]:
-    """What was going on around each allocation: our phase, else somebody's note, else the operator."""
-    notes, ops = _covering(trace, moments, tracks, *_NOTES), _covering(trace, moments, tracks, Kind.OP)
+    """Return the name of each allocation: our phase around it, else another note, else the operator."""
+    notes = _covering(trace, moments, tracks, *_NOTES)
+    ops = _covering(trace, moments, tracks, Kind.OP)
     return [note or op or "(nothing named)" for note, op in zip(notes, ops, strict=True)]
 
 
 def _covering(trace: Trace, moments: Floats, tracks: NDArray[np.int32], *kinds: Kind) -> list[str]:
-    """The latest event on the same thread that had begun and not ended; empty if there is none."""
+    """Return for each moment the latest event on the same thread that had begun and not ended; empty if there
+    is none."""
     events = trace.events
     chosen = events.of(*kinds)
     found = [""] * len(moments)
     for track in np.unique(tracks):
         own = chosen[events.track[chosen] == track]
         own = own[np.argsort(events.begin[own], kind="stable")]
-        begin, end = events.begin[own], events.ends(own)
+        begin = events.begin[own]
+        end = events.ends(own)
         reach = np.maximum.accumulate(end)
         for place in np.flatnonzero(tracks == track):
             at = int(np.searchsorted(begin, moments[place], side="right")) - 1

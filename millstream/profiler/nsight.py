@@ -1,7 +1,8 @@
-"""Reads what Nsight Systems exports (`nsys export --type sqlite`) as the events that Kineto would have written.
+"""Reads what Nsight Systems exports (`nsys export --type sqlite`) as the events that Kineto would have
+written.
 
-Kernels, copies, graphs, calls and NVTX ranges. Operators and shapes are not in such a file. Only tables are read, never views:
-a file of a stranger runs no query of its own.
+Kernels, copies, graphs, calls and NVTX ranges. Operators and shapes are not in such a file. Only tables are
+read, never views: a file of a stranger runs no query of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ON_DEVICE = {
     "CUPTI_ACTIVITY_KIND_MEMSET": ("gpu_memset", ()),
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": ("kernel", ()),
 }
-"""By table: the category, and which columns say the name."""
+"""Category of each table, and the columns that hold the name."""
 _ON_HOST = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("cuda_runtime", ("nameId",)),
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": ("cuda_sync", ()),
@@ -36,7 +37,8 @@ Row = dict[str, Any]
 
 
 class NsightFile:
-    """As `reader.TraceFile`: `blocks()` once, then `metadata` has the devices."""
+    """Export with the interface of `reader.TraceFile`: read `blocks()` once, then `metadata` has the
+    devices."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,18 +47,31 @@ class NsightFile:
 
     def blocks(self) -> Iterator[list[TraceEvent]]:
         try:
-            with closing(sqlite3.connect(f"file:{self.path.absolute()}?mode=ro&immutable=1", uri=True)) as database:
+            with closing(
+                sqlite3.connect(f"file:{self.path.absolute()}?mode=ro&immutable=1", uri=True)
+            ) as database:
                 database.row_factory = sqlite3.Row
                 database.execute("PRAGMA trusted_schema = OFF")
                 yield from self._blocks(database)
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-            raise TraceError(f"{self.path} cannot be read as an export of Nsight Systems ({error}); export it again") from None
+            raise TraceError(
+                f"{self.path} cannot be read as an export of Nsight Systems ({error}); export it again"
+            ) from None
 
     def _blocks(self, database: sqlite3.Connection) -> Iterator[list[TraceEvent]]:
-        tables = {row["name"] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        tables = {
+            row["name"] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
         if not tables & {*_ON_DEVICE, "CUPTI_ACTIVITY_KIND_RUNTIME"}:
-            raise TraceError(f"{self.path} has no CUDA events; record with nsys profile --trace cuda,nvtx and export to sqlite")
-        words = dict(database.execute("SELECT id, value FROM StringIds").fetchall()) if "StringIds" in tables else {}
+            raise TraceError(
+                f"{self.path} has no CUDA events; record with nsys profile --trace cuda,nvtx and export to "
+                "sqlite"
+            )
+        words = (
+            dict(database.execute("SELECT id, value FROM StringIds").fetchall())
+            if "StringIds" in tables
+            else {}
+        )
         gpus = [name for name in _GPUS if name in tables]
         found = database.execute(f"SELECT * FROM {gpus[0]}").fetchall() if gpus else []
         self.metadata["deviceProperties"] = [{"name": dict(row).get("name") or ""} for row in found]

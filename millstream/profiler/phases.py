@@ -1,4 +1,5 @@
-"""Chunks and their phases, as notes in a trace tell them: ours by name and chunk, or the steps a profiler marks.
+"""Chunks and their phases, as notes in a trace tell them: ours by name and chunk, or the steps a profiler
+marks.
 
 On an accelerator the device's own notes count, because the host's end when the launching does.
 """
@@ -72,7 +73,8 @@ def _periods(begins: dict[Work, float], chunks: dict[Work, dict[str, float]]) ->
 
 
 def _spans(trace: Trace) -> Iterator[tuple[str, Work, float, float]]:
-    events, names = trace.events, trace.names
+    events = trace.events
+    names = trace.names
     ours = {index: label for index, name in enumerate(names) if (label := parse_label(name)) is not None}
     chosen = [i for i in events.of(Kind.DEVICE_NOTE) if int(events.name[i]) in ours]
     chosen = chosen or [i for i in events.of(*_HOST_NOTES) if int(events.name[i]) in ours]
@@ -85,4 +87,9 @@ def _spans(trace: Trace) -> Iterator[tuple[str, Work, float, float]]:
     for index in events.of(Kind.NOTE):
         step = _STEP.fullmatch(names[events.name[index]])
         if step is not None:
-            yield "chunk", Work(chunk=int(step.group(1))), float(events.begin[index]), float(events.length[index])
+            yield (
+                "chunk",
+                Work(chunk=int(step.group(1))),
+                float(events.begin[index]),
+                float(events.length[index]),
+            )

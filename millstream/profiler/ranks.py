@@ -1,8 +1,9 @@
-"""Several ranks side by side: what a collective costs and what is waiting for the last to come, and who that is.
+"""Several ranks side by side: the cost of collectives, the time spent waiting for the last rank to come, and
+which rank that is.
 
-A collective ends for all at once, so the shortest of its lengths is the transfer and the rest is waiting; the rank that
-waited least came last. Lengths need no common clock. Only where moments of different ranks are compared (a mesh that
-waits for the front to decode) must the clocks agree, which they do on one machine.
+A collective ends for all at once, so the shortest of its lengths is the transfer and the rest is waiting; the
+rank that waited least came last. Lengths need no common clock. Only where moments of different ranks are
+compared (a mesh that waits for the front to decode) must the clocks agree, which they do on one machine.
 """
 
 from __future__ import annotations
@@ -19,24 +20,25 @@ from millstream.profiler.kinds import Kind
 from millstream.profiler.trace import Trace
 
 CUT_OFF = 2
-"""Collectives at the end that one rank's trace may hold and another's not."""
+"""Number of collectives at the end that one rank's trace may hold and another's not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Skew:
-    """Of the collectives that all ranks of a group saw."""
+    """Differences in arrival at the collectives that all ranks of a group saw."""
 
     matched: int
     unmatched: int
     """Seen by some ranks more often than by others."""
     waited_ms: dict[int, float]
-    """By rank: for others to come."""
+    """Time spent waiting for others to come, by rank."""
     last: dict[int, float]
-    """By rank: the share of collectives to which it came last."""
+    """Share of collectives to which a rank came last, by rank."""
 
     @property
     def straggler(self) -> int | None:
-        """Who comes last most often, if that is no accident: more than twice its turn, and more often than not."""
+        """Rank that comes last most often, if that is no accident: in at least 60% of the collectives, and in
+        twice its fair share or 90% of them."""
         if not self.last or len(self.last) < 2 or self.matched < 3:
             return None
         rank = max(self.last, key=lambda rank: self.last[rank])
@@ -68,12 +70,17 @@ class TracedGroup:
 def gather(traces: Sequence[Trace]) -> TracedGroup:
     assert traces, "a group has ranks"
     spans = [extent(trace) for trace in traces]
-    begin, end = max(span[0] for span in spans), min(span[1] for span in spans)
+    begin = max(span[0] for span in spans)
+    end = min(span[1] for span in spans)
     shortest = min(last - first for first, last in spans)
     same_clock = len(traces) == 1 or end - begin > 0.5 * shortest
     cut = same_clock and len(traces) > 1
     ranks = tuple(take_apart(trace, begin=begin, end=end) if cut else take_apart(trace) for trace in traces)
-    return TracedGroup(ranks=tuple(sorted(ranks, key=lambda rank: rank.rank)), skew=measure_skew(ranks), same_clock=same_clock)
+    return TracedGroup(
+        ranks=tuple(sorted(ranks, key=lambda rank: rank.rank)),
+        skew=measure_skew(ranks),
+        same_clock=same_clock,
+    )
 
 
 def measure_skew(ranks: Sequence[Anatomy]) -> Skew:
@@ -105,7 +112,8 @@ def measure_skew(ranks: Sequence[Anatomy]) -> Skew:
 
 
 def _collectives(rank: Anatomy) -> dict[str, Floats]:
-    """Lengths by name, in order of time; what ended before the common stretch began is of an earlier time on all ranks."""
+    """Return lengths by name, in order of time. Collectives that ended before the common stretch began are
+    left out: on all ranks they are earlier ones."""
     events = rank.trace.events
     chosen = events.of(Kind.COLLECTIVE)
     chosen = chosen[events.ends(chosen) > rank.begin]
@@ -115,7 +123,8 @@ def _collectives(rank: Anatomy) -> dict[str, Floats]:
 
 
 def quickest_exchanges(ranks: Sequence[Anatomy]) -> dict[float, float]:
-    """By size of message, the shortest at either end of any: what it takes when nobody is waited for. Microseconds."""
+    """Return the shortest exchange of each message size, over all ranks: its time without waiting.
+    Microseconds."""
     quickest: dict[float, float] = {}
     for rank in ranks:
         for size, lengths in _exchanges(rank).items():
@@ -124,12 +133,12 @@ def quickest_exchanges(ranks: Sequence[Anatomy]) -> dict[float, float]:
 
 
 def transfer_share(rank: Anatomy, quickest: dict[float, float]) -> float:
-    """Of the wall: what this rank's exchanges would take if nobody waited."""
+    """Return the share of the wall that this rank's exchanges would take without waiting."""
     return sum(len(lengths) * quickest[size] for size, lengths in _exchanges(rank).items()) / rank.wall
 
 
 def _exchanges(rank: Anatomy) -> dict[float, Floats]:
-    """Lengths by size of message."""
+    """Return lengths by size of message."""
     events = rank.trace.events
     chosen = events.of(Kind.EXCHANGE)
     chosen = chosen[(events.ends(chosen) > rank.begin) & (events.begin[chosen] < rank.end)]
@@ -138,6 +147,7 @@ def _exchanges(rank: Anatomy) -> dict[float, Floats]:
 
 
 def waits_for_decode(rank: Anatomy, front: Anatomy) -> float:
-    """Of the wall: this rank waits, in an exchange or idle, while the front decodes."""
+    """Return the share of the wall in which this rank waits, in an exchange or idle, while the front
+    decodes."""
     waiting = rank.idle | (rank.exchanges - rank.work if len(rank.exchanges) else EMPTY)
     return (waiting & front.decoding).total / rank.wall

@@ -1,7 +1,8 @@
 """Reads a Chrome or Kineto trace a block of events at a time, from `.json` or `.json.gz`, in bounded memory.
 
-Knows JSON and nothing of what events mean: whoever reads says what they are decoded to. A window of text slides over the file;
-an event, or anything else in the file, that does not fit into it is refused, as is a file that ends too soon.
+Knows JSON and nothing of what events mean: the caller chooses the type that they are decoded to. A window of
+text slides over the file; an event, or anything else in the file, that does not fit into it is refused, as is
+a file that ends too soon.
 """
 
 from __future__ import annotations
@@ -31,17 +32,25 @@ E = TypeVar("E")
 
 
 class TraceFile(Generic[E]):
-    """`blocks()` once, then `metadata` holds what else the file says."""
+    """A trace file: read `blocks()` once, then `metadata` holds the other entries of the file."""
 
     def __init__(
-        self, path: Path, decoder: msgspec.json.Decoder[list[E]], mend: Callable[[dict[str, Any]], E], *, block: int = BLOCK
+        self,
+        path: Path,
+        decoder: msgspec.json.Decoder[list[E]],
+        mend: Callable[[dict[str, Any]], E],
+        *,
+        block: int = BLOCK,
     ) -> None:
-        """`mend` makes an event of what `decoder` does not take: values of other types, and what is not quite JSON."""
+        """`mend` makes an event of what `decoder` does not take: values of other types, and what is not quite
+        JSON."""
         self.path = path
         self.metadata: dict[str, Any] = {}
         self.unclosed = False
-        """A bare list of events may end without its bracket; what follows then is not known."""
-        self._decoder, self._mend, self._block = decoder, mend, block
+        """True if a bare list of events ended without its bracket; what follows then is not known."""
+        self._decoder = decoder
+        self._mend = mend
+        self._block = block
 
     def blocks(self) -> Iterator[list[E]]:
         with _open(self.path) as file:
@@ -54,7 +63,9 @@ class TraceFile(Generic[E]):
                 case "{":
                     yield from self._object(text)
                 case _:
-                    raise TraceError(f"{self.path} is not a trace; give a Chrome or Kineto trace, .json or .json.gz")
+                    raise TraceError(
+                        f"{self.path} is not a trace; give a Chrome or Kineto trace, .json or .json.gz"
+                    )
 
     def _object(self, text: _Window) -> Iterator[list[E]]:
         text.skip("{")
@@ -78,23 +89,30 @@ class TraceFile(Generic[E]):
                 return
             event = text.value()
             if not isinstance(event, dict):
-                raise TraceError(f"{self.path} is not a trace: its list holds {type(event).__name__}, not events")
+                raise TraceError(
+                    f"{self.path} is not a trace: its list holds {type(event).__name__}, not events"
+                )
             yield [self._mend(event)]
             yield text.alike(self._decoder)
         text.skip("]")
 
 
 class _Window:
-    """The part of the text that is being looked at."""
+    """Part of the text that is being read."""
 
     def __init__(self, file: IO[str], path: Path, block: int) -> None:
-        self._file, self._path, self._block = file, path, block
-        self._text, self._at, self._ended, self._read = "", 0, False, 0
+        self._file = file
+        self._path = path
+        self._block = block
+        self._text = ""
+        self._at = 0
+        self._ended = False
+        self._read = 0
         self._one_by_one = False
-        """What is left of this text was tried at once, and is no plain JSON."""
+        """True if decoding the rest of this text at once failed: it is no plain JSON."""
 
     def peek(self) -> str:
-        """The next character that is no space and no comma; empty at the end."""
+        """Return the next character that is neither space nor comma; empty at the end."""
         while True:
             space = _SPACE.match(self._text, self._at)
             assert space is not None, "the pattern matches nothing as well"
@@ -113,21 +131,27 @@ class _Window:
         self._at += 1
 
     def alike(self, decoder: msgspec.json.Decoder[list[E]]) -> list[E]:
-        """Those that follow and are all here, written like the value before them: at once, which is quicker by far."""
-        text, end = self._text, self._at
+        """Return the following values that are in the text completely and written like the value before them.
+        They are decoded at once, which is much faster."""
+        text = self._text
+        end = self._at
         if self._one_by_one or self.peek() != "{" or self._text is not text:
             return []
-        last = text.rfind("}" + text[end : self._at + 1], self._at)  # as the one before ends and the next begins
+        last = text.rfind(
+            "}" + text[end : self._at + 1], self._at
+        )  # as the one before ends and the next begins
         try:
             found = decoder.decode(f"[{text[self._at : last + 1]}]") if last >= 0 else []
         except (msgspec.DecodeError, RecursionError):
-            self._one_by_one = True  # another type than was thought, what JSON does not allow, or an end that was none
+            self._one_by_one = (
+                True  # another type than was thought, what JSON does not allow, or an end that was none
+            )
             return []
         self._at = max(self._at, last + 1)
         return found
 
     def value(self) -> Any:
-        """One JSON value, whole."""
+        """Read one complete JSON value."""
         if not self.peek():
             raise self._cut_off()
         while True:
@@ -135,7 +159,9 @@ class _Window:
                 value, end = _DECODER.raw_decode(self._text, self._at)
             except (JSONDecodeError, RecursionError) as error:
                 if len(self._text) - self._at > MAX_VALUE:
-                    raise TraceError(f"{self._path} is not a trace: no event ends within {MAX_VALUE >> 20} MiB") from None
+                    raise TraceError(
+                        f"{self._path} is not a trace: no event ends within {MAX_VALUE >> 20} MiB"
+                    ) from None
                 if self._is_nonsense(error):
                     raise TraceError(f"{self._path} is not a trace: it is not JSON") from None
                 if not self._more():
@@ -146,7 +172,8 @@ class _Window:
                 return value
 
     def _is_nonsense(self, error: Exception) -> bool:
-        """Wrong far from the edge of what was read: more text will not mend it."""
+        """Return whether the error is far from the end of what was read, so that more text will not mend
+        it."""
         if isinstance(error, RecursionError):
             return True
         assert isinstance(error, JSONDecodeError), type(error)
@@ -165,8 +192,12 @@ class _Window:
         self._ended = not block
         self._read += len(block)
         if self._read > MAX_TEXT:
-            raise TraceError(f"{self._path} is larger than {MAX_TEXT >> 30} GiB unpacked; capture fewer chunks")
-        self._text, self._at, self._one_by_one = self._text[self._at :] + block, 0, False
+            raise TraceError(
+                f"{self._path} is larger than {MAX_TEXT >> 30} GiB unpacked; capture fewer chunks"
+            )
+        self._text = self._text[self._at :] + block
+        self._at = 0
+        self._one_by_one = False
         return bool(block)
 
     def _cut_off(self) -> TraceError:
@@ -174,7 +205,7 @@ class _Window:
 
 
 def _open(path: Path) -> IO[str]:
-    """Packed or not, whatever its name says."""
+    """Open the file as text, packed or not, whatever its name."""
     try:
         with path.open("rb") as probe:
             packed = probe.read(2) == b"\x1f\x8b"

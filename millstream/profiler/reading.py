@@ -1,4 +1,5 @@
-"""Everything that can be read from the traces of one run, in one place: for the terminal, for a file, for a report."""
+"""Everything that can be read from the traces of one run, in one place: for the terminal, for a file, for a
+report."""
 
 from __future__ import annotations
 
@@ -27,17 +28,17 @@ MAX_RANKS = 64
 class Reading:
     group: TracedGroup
     roofs: tuple[Roofline, ...]
-    """Of the mesh, in order."""
+    """Rooflines of the mesh's ranks, in order."""
     facts: RunFacts
-    """All that the diagnosis follows from."""
+    """Facts that the diagnosis follows from."""
     diagnosis: Diagnosis
     phases: PhaseTimes
     """Periods of the rank that has most of them; each phase of the first rank that has it."""
     memory: tuple[MemoryUse | None, ...]
-    """By rank, in order."""
+    """Memory by rank, in order."""
     compilation: tuple[Compilation | None, ...]
     host_gaps: tuple[tuple[HostGap, ...], ...]
-    """By rank, in order: what the host did while the device was idle."""
+    """Activity of the host while the device was idle; by rank, in order."""
 
     @property
     def device(self) -> Device | None:
@@ -57,7 +58,8 @@ def read(
     stages: int | None = None,
     micro_batches: int | None = None,
 ) -> Reading:
-    """`device` overrides the trace's own; `here` is this machine, for traces of a processor."""
+    """Read the traces of one run. `device` overrides the trace's own; `here` is this machine, for traces of a
+    processor."""
     if not paths:
         raise TraceError("no trace was given; take one with millstream profile run")
     if len(paths) > MAX_RANKS:
@@ -67,8 +69,13 @@ def read(
     if twice:
         raise TraceError(f"rank {min(twice)} was given more than once; give one trace a rank")
     group = gather(traces)
-    roofs = tuple(roofline(rank, device or _device_of(rank.trace.device_name, rank.has_device, here)) for rank in group.mesh)
-    predicted = bubble("1f1b", stages, micro_batches) if stages is not None and micro_batches is not None else None
+    roofs = tuple(
+        roofline(rank, device or _device_of(rank.trace.device_name, rank.has_device, here))
+        for rank in group.mesh
+    )
+    predicted = (
+        bubble("1f1b", stages, micro_batches) if stages is not None and micro_batches is not None else None
+    )
     facts = measure(group, roofs)
     phases = [read_phases(rank.trace) for rank in group.ranks]
     return Reading(
@@ -84,7 +91,8 @@ def read(
 
 
 def _device_of(name: str, has_device: bool, here: Device | None) -> Device | None:
-    """By the name that the trace gives; a processor is the one that was measured here, if it was."""
+    """Return the device by the name in the trace; a processor is the one that was measured here, if it
+    was."""
     if not has_device:
         return here if here is not None and here.processor else None
     if here is not None and here.name.upper() in name.upper().replace(" ", ""):

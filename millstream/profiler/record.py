@@ -20,7 +20,8 @@ VERSION = 1
 
 
 def reading_record(reading: Reading, lines: Sequence[ComparedLine] = ()) -> dict[str, Any]:
-    diagnosis, skew = reading.diagnosis, reading.group.skew
+    diagnosis = reading.diagnosis
+    skew = reading.group.skew
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -30,7 +31,12 @@ def reading_record(reading: Reading, lines: Sequence[ComparedLine] = ()) -> dict
         "wall_ms": reading.wall_ms,
         "device": reading.device.name if reading.device else None,
         "ranks": [
-            {"rank": rank.rank, "wall_ms": rank.wall / 1e3, "shares": rank.shares, "waited_ms": skew.waited_ms.get(rank.rank)}
+            {
+                "rank": rank.rank,
+                "wall_ms": rank.wall / 1e3,
+                "shares": rank.shares,
+                "waited_ms": skew.waited_ms.get(rank.rank),
+            }
             for rank in reading.group.ranks
         ],
         "straggler": skew.straggler,

@@ -1,7 +1,7 @@
 """A trace in memory: events as columns, some forty bytes each, with what the file says of itself.
 
-Filled from `reader.py`. Times are microseconds by the trace's own clock. At most `MAX_EVENTS` are kept: those after are
-counted and left out, and the trace says so.
+Filled from `reader.py`. Times are microseconds by the trace's own clock. At most `MAX_EVENTS` are kept: those
+after are counted and left out, and the trace says so.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from millstream.profiler.reader import TraceFile
 MAX_EVENTS = 4_000_000
 MAX_NAMES = 200_000
 MAX_OPEN = 10_000
-"""Begun and not yet ended, over all threads."""
+"""Slices begun and not yet ended, over all threads."""
 OTHERS = "(other names)"
 Ids = NDArray[np.int64] | NDArray[np.int32]
 LATEST_US = 2.0**62
-"""No clock has come so far; what claims to be later, or not a number, is no time."""
+"""Latest possible time; a later one, or one that is not a number, is invalid."""
 _SKIPPED = {"ac2g", "async_cpu_to_gpu", "fwdbwd", "trace", "cuda_sync", "cuda_profiler_range"}
-"""They repeat what is there already."""
+"""Categories that repeat other events."""
 SHORT_FRAME_US = 200.0
 """Stacks are the bulk of large traces, and only long frames say what a gap was spent with."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventWork:
-    """Of those events that say what they do: operators with shapes, copies, messages."""
+    """Work of the events that say what they do: operators with shapes, copies, messages."""
 
     of: NDArray[np.int32]
     """Index into the events, in order."""
@@ -49,7 +49,7 @@ class EventWork:
     """Bytes, at least; copies and collectives say theirs."""
 
     def take(self, chosen: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        """Flops and bytes of these events, by index; zero of those that say nothing."""
+        """Return flops and bytes of these events, by index; 0 for those that do not say."""
         if not len(self.of):
             return np.zeros(len(chosen)), np.zeros(len(chosen))
         at = np.minimum(np.searchsorted(self.of, chosen.astype(np.int32)), len(self.of) - 1)
@@ -79,7 +79,7 @@ class Events:
         assert len(lengths) == 1, f"columns of {sorted(lengths)} events"
 
     def ends(self, chosen: NDArray[np.intp]) -> Floats:
-        """Of these, by index."""
+        """Return the ends of these events, by index."""
         ends: Floats = self.begin[chosen] + self.length[chosen]
         return ends
 
@@ -87,20 +87,20 @@ class Events:
         return len(self.begin)
 
     def are(self, *kinds: Kind) -> NDArray[np.bool_]:
-        """Whether each is of one of these kinds."""
+        """Return a mask of the events of these kinds."""
         wanted = np.zeros(256, bool)
         wanted[list(kinds)] = True
         found: NDArray[np.bool_] = wanted[self.kind]
         return found
 
     def of(self, *kinds: Kind) -> NDArray[np.intp]:
-        """Which are of these kinds, by index."""
+        """Return the indices of the events of these kinds."""
         return np.flatnonzero(self.are(*kinds))
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEvents:
-    """What the allocator did on one device, in order of time."""
+    """Changes of the allocator on one device, in order of time."""
 
     at: Floats
     change: NDArray[np.int64]
@@ -131,19 +131,23 @@ class Trace:
 
     @property
     def device_name(self) -> str:
-        """Of the first accelerator; empty where there is none."""
+        """Name of the first accelerator; empty where there is none."""
         found = self.metadata.get("deviceProperties") or []
-        return str(found[0].get("name", "")) if isinstance(found, list) and found and isinstance(found[0], dict) else ""
+        return (
+            str(found[0].get("name", ""))
+            if isinstance(found, list) and found and isinstance(found[0], dict)
+            else ""
+        )
 
     @property
     def ours(self) -> dict[str, Any]:
-        """What `profile run` wrote into it."""
+        """Record that `profile run` wrote into it."""
         found = self.metadata.get("millstream")
         return found if isinstance(found, dict) else {}
 
 
 def read_trace(path: Path, *, rank: int = 0, max_events: int = MAX_EVENTS) -> Trace:
-    """`rank` is for traces that do not say theirs."""
+    """Read a trace. `rank` is for traces that do not say theirs."""
     file = NsightFile(path) if _begins_with(path, MAGIC) else TraceFile(path, EVENTS, mended)
     filling = _Filling(max_events)
     for block in file.blocks():
@@ -186,10 +190,12 @@ class _MemoryColumns:
 class _Filling:
     def __init__(self, max_events: int) -> None:
         self.max_events = max_events
-        self.columns, self.work, self.memory = _Columns(), _WorkColumns(), _MemoryColumns()
+        self.columns = _Columns()
+        self.work = _WorkColumns()
+        self.memory = _MemoryColumns()
         self.names: dict[str, int] = {}
         self.known: dict[tuple[str, str], tuple[Kind, int]] = {}
-        """By category and name."""
+        """Kind and name's number, by category and name."""
         self.tracks: dict[tuple[str, str], int] = {}
         self.by_thread: dict[tuple[int | str | None, int | str | None], int] = {}
         self.open: dict[int, list[TraceEvent]] = {}
@@ -209,8 +215,12 @@ class _Filling:
                 self._half(event, phase)
 
     def _slice(self, event: TraceEvent, begin: float, length: float) -> None:
-        category, args, columns = event.cat, event.args, self.columns
-        if category.lower() in _SKIPPED or (category == "python_function" and -LATEST_US < length < SHORT_FRAME_US):
+        category = event.cat
+        args = event.args
+        columns = self.columns
+        if category.lower() in _SKIPPED or (
+            category == "python_function" and -LATEST_US < length < SHORT_FRAME_US
+        ):
             return
         if not (-LATEST_US < begin < LATEST_US and 0 <= length < LATEST_US):
             self.broken += 1
@@ -233,13 +243,13 @@ class _Filling:
         columns.origin.append(_number(args.older_origin if args.origin is None else args.origin))
 
     def _work(self, flops: float, moved: float) -> None:
-        """Of the event that comes next."""
+        """Add the work of the next event."""
         self.work.of.append(len(self.columns.begin))
         self.work.flops.append(flops)
         self.work.moved.append(moved)
 
     def _half(self, event: TraceEvent, phase: str) -> None:
-        """Chrome's other way to write a slice: where it begins, and where it ends, on a thread."""
+        """Take one half of a slice written Chrome's other way: its begin, or its end, on a thread."""
         stack = self.open.setdefault(self._track(event), [])
         if not -LATEST_US < event.ts < LATEST_US:
             self.broken += 1
@@ -257,7 +267,8 @@ class _Filling:
         if len(self.memory.at) >= self.max_events:
             self.left_out += 1
             return
-        args, columns = event.args, self.memory
+        args = event.args
+        columns = self.memory
         if args.change is None or not -LATEST_US < event.ts < LATEST_US:
             self.broken += 1
             return
@@ -270,7 +281,7 @@ class _Filling:
         columns.device.append(max(-1, min(_number(args.device), 1 << 16)))
 
     def _known(self, category: str, name: str) -> tuple[Kind, int]:
-        """What such events are, and their name's number."""
+        """Return the kind of such events, and their name's number."""
         if category.lower() in FOREIGN:
             self.foreign.add(category)
         found = kind_of(category, name), self._name(name)
@@ -307,8 +318,13 @@ class _Filling:
             metadata=file.metadata,
             names=names,
             tracks=list(self.tracks),
-            events=Events(work=EventWork(**{name: _numpy(values) for name, values in vars(self.work).items()}), **columns),
-            memory=MemoryEvents(**{name: values[device == accelerator][order] for name, values in memory.items()}),
+            events=Events(
+                work=EventWork(**{name: _numpy(values) for name, values in vars(self.work).items()}),
+                **columns,
+            ),
+            memory=MemoryEvents(
+                **{name: values[device == accelerator][order] for name, values in memory.items()}
+            ),
             left_out=self.left_out,
             broken=self.broken + self.num_open,
             unclosed=file.unclosed,
@@ -325,12 +341,12 @@ def _begins_with(path: Path, magic: bytes) -> bool:
 
 
 def _numpy(values: Any) -> NDArray[Any]:
-    """Where it is: not a copy."""
+    """View the values as an array, without a copy."""
     return np.frombuffer(values, dtype=values.typecode) if len(values) else np.empty(0, dtype=values.typecode)
 
 
 def _narrow(ids: NDArray[np.int64]) -> Ids:
-    """In half the room, where all of them fit."""
+    """Return the ids in 32 bits, if all of them fit."""
     fit = ids.min(initial=0) >= -(2**31) and ids.max(initial=0) < 2**31
     return ids.astype(np.int32) if fit else ids
 
@@ -340,14 +356,17 @@ def _number(value: Any, otherwise: int = -1) -> int:
 
 
 def _size(args: Arguments) -> float:
-    """Bytes of a copy, or of a collective's message."""
-    size, elements = _number(args.bytes), _number(args.elements)
+    """Return the bytes of a copy, or of a collective's message."""
+    size = _number(args.bytes)
+    elements = _number(args.elements)
     if size >= 0:
         return float(size)
     if elements < 0:
         return input_bytes(args)
     dtype = str(args.dtype).lower()
-    return float(elements * (2 if "16" in dtype or "half" in dtype else 1 if "8" in dtype or "byte" in dtype else 4))
+    return float(
+        elements * (2 if "16" in dtype or "half" in dtype else 1 if "8" in dtype or "byte" in dtype else 4)
+    )
 
 
 def _rank(metadata: dict[str, Any], otherwise: int) -> int:

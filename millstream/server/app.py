@@ -25,7 +25,7 @@ from millstream.server.protocol import openapi, outputs, rest, videos, webrtc
 from millstream.server.protocol.branching import BRANCHING
 from millstream.server.protocol.conversation import Conversation
 from millstream.server.protocol.endpoints import Endpoint, ServerState
-from millstream.server.protocol.nowhere import answer_nowhere
+from millstream.server.protocol.nowhere import answer_nowhere, refuse_socket
 from millstream.server.protocol.osc import OscListener, OscPort
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.transport.peers import IceServer, Peers
@@ -39,13 +39,13 @@ WEB = Path(__file__).parent / "web"
 class AppConfig:
     access: Access = field(default_factory=Access)
     limits: ClientLimits = field(default_factory=ClientLimits)
-    """Of one connection."""
+    """Limits of one connection."""
     rates: ClientRates = field(default_factory=ClientRates)
-    """Of one client, whatever it comes by."""
+    """Rates of one client, whatever it connects by."""
     ice_servers: tuple[IceServer, ...] = ()
-    """For WebRTC clients that cannot reach this machine directly."""
+    """ICE servers for WebRTC clients that cannot reach this machine directly."""
     routes: tuple[BaseRoute, ...] = ()
-    """Addresses of whoever runs this server as one of several."""
+    """Routes of the program that runs this server as one of several."""
     osc: OscPort | None = None
     """Where it can be steered by OSC."""
 
@@ -61,7 +61,9 @@ def create_app(make_hub: Callable[[], SessionHub], config: AppConfig) -> Starlet
         peers = Peers(config.ice_servers)
         app.state.server = ServerState(hub=hub, peers=peers, limits=config.limits, clients=clients)
         hub.start()
-        listening = [asyncio.ensure_future(OscListener(config.osc, hub).run())] if config.osc is not None else []
+        listening = (
+            [asyncio.ensure_future(OscListener(config.osc, hub).run())] if config.osc is not None else []
+        )
         try:
             yield
         finally:
@@ -94,6 +96,7 @@ def _routes() -> list[BaseRoute]:
         WebSocketRoute("/v1/stream", stream),
         *(endpoint.route() for endpoint in endpoints),
         *sockets,
+        WebSocketRoute("/{path:path}", refuse_socket),
         Mount("/", StaticFiles(directory=WEB, html=True)),
     ]
 
@@ -104,9 +107,14 @@ def _middleware(config: AppConfig, clients: Clients) -> list[Middleware]:
     if not config.access.origins:
         return [Middleware(SafeHeaders), gate]
     headers = ["Authorization", "Content-Type"]
-    methods = ["GET", "POST", "PATCH", "DELETE"]
+    methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
     return [
         Middleware(SafeHeaders),
-        Middleware(CORSMiddleware, allow_origins=sorted(config.access.origins), allow_headers=headers, allow_methods=methods),
+        Middleware(
+            CORSMiddleware,
+            allow_origins=sorted(config.access.origins),
+            allow_headers=headers,
+            allow_methods=methods,
+        ),
         gate,
     ]

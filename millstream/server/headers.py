@@ -1,6 +1,7 @@
-"""What every answer tells a browser: what the page may load, and that nobody may put it into a frame.
+"""Headers of every answer for browsers: what the page may load, and that no page may put it into a frame.
 
-The page has no inline scripts and no inline styles; it reads pictures from memory (`blob:`) and talks to its own server.
+The page has no inline scripts and no inline styles; it reads pictures from memory (`blob:`) and talks to its
+own server.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class SafeHeaders:
         """`connects` is where the page may connect to."""
         self._app = app
         policy = POLICY | {"connect-src": connects}
-        self._headers = HEADERS | {"Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in policy.items())}
+        self._headers = HEADERS | {
+            "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in policy.items())
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_safely(message: Message) -> None:

@@ -15,7 +15,8 @@ TEXT = "text/plain"
 
 
 async def measure(server: ServerState, words: Mapping[str, str], body: None) -> Response:
-    hub, live_sessions = server.hub, server.hub.live_sessions.values()
+    hub = server.hub
+    live_sessions = server.hub.live_sessions.values()
     outboxes = [viewer.outbox for live_session in live_sessions for viewer in live_session.viewers]
     text = hub.metrics.text(
         hub.service.metrics(), outboxes, backlog=sum(live_session.backlog for live_session in live_sessions)
@@ -31,7 +32,9 @@ async def health(server: ServerState, words: Mapping[str, str], body: None) -> R
 
 async def readiness(server: ServerState, words: Mapping[str, str], body: None) -> Response:
     trouble = server.hub.service.trouble
-    return PlainTextResponse(f"not ready: {trouble}" if trouble else "ready", status_code=503 if trouble else 200)
+    return PlainTextResponse(
+        f"not ready: {trouble}" if trouble else "ready", status_code=503 if trouble else 200
+    )
 
 
 ENDPOINTS = (

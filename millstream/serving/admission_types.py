@@ -1,4 +1,4 @@
-"""What admission is asked, what it answers and what it counts. Plain data; `serving/admission.py` decides."""
+"""Requests to admission, its answers and its counts. Plain data; `serving/admission.py` decides."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ class AdmissionConfig:
     max_waiting: int = 16
     """Places in line; 0 refuses at once."""
     longest_chunk_s: float = 30.0
-    """What one chunk may take, for it keeps everybody else waiting."""
+    """Most seconds that one chunk may take, since all other sessions wait for it."""
     margin: float = 1.0
-    """Times what was measured, that a chunk of one who is alone is counted on to take, until it is measured with a viewer and
-    after it was late: above 1 where encoding, viewers and other programs take of the device."""
+    """Factor on the measured time of a chunk for a session that is alone, until it is measured with a viewer
+    and after it was late: above 1 where encoding, viewers and other programs use the device, too."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ConfigError(f"share must be above 0 and at most 1, got {self.share}")
         if self.memory_bytes <= 0 or self.max_waiting < 0:
-            raise ConfigError(f"need memory and 0 or more places in line, got {self.memory_bytes} B and {self.max_waiting}")
+            raise ConfigError(
+                f"need memory and 0 or more places in line, got {self.memory_bytes} B and {self.max_waiting}"
+            )
         if not 1 <= self.margin < math.inf:
             raise ConfigError(f"the margin must be 1 or more, got {self.margin:g}")
         if not 0 < self.longest_chunk_s < math.inf:
@@ -50,16 +52,18 @@ class Request:
     max_life_s: float | None = None
     may_wait: bool = True
     tree: str = ""
-    """Of a branch and of what it was forked from: the name of the first. They share what one of them was promised."""
+    """Name of the first session of a family: of a branch and those that it was forked from. They share what
+    one of them was promised."""
     yields: bool = False
-    """Whether it came back after a death, and has had its own rate for no time yet: others keep theirs before it does."""
+    """True if it came back after its server's death and has not yet had its own rate for a while: other
+    sessions keep theirs before it does."""
 
     @property
     def family(self) -> str:
         return self.tree or self.session_id
 
     def wish(self, branches: int = 1) -> RateWish:
-        """As one of so many branches that have a place."""
+        """Return its wish as one of so many branches that have a place."""
         return RateWish.of(self.rate, self.pace.fps, branches=branches, yields=self.yields)
 
 
@@ -69,11 +73,11 @@ class Admitted:
 
     session_id: str
     share: float | None
-    """Of the device; None while nothing is measured for its model."""
+    """Share of the device; None while nothing is measured for its model."""
     fps: float
-    """What it plays at for now."""
+    """Frames a second it plays at for now."""
     note: str
-    """Which rate that is and why."""
+    """Explanation of that rate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +97,9 @@ class Refused:
     fps: float | None = None
     """A frame rate that would be admitted now."""
     can_wait: bool = False
-    """Whether it would be given a place in line."""
+    """True if it would be given a place in line."""
+    never: bool = False
+    """Refused on an idle device too: trying again changes nothing."""
 
 
 Answer = Admitted | Queued | Refused

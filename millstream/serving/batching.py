@@ -1,10 +1,11 @@
-"""Whether chunks of several sessions run together: decided by what was measured, never by what is hoped.
+"""Choice of how many sessions' chunks run together: decided by what was measured, never by what is hoped.
 
-A key names work that can share a batch (same phase, same shape); the caller makes it up. For each key the seconds of
-each batch size are remembered. A size is chosen when its measured throughput beats running one by one; a size that
-is not known, or was last seen long ago, is tried once in a while, as long as the next smaller one pays. Sizes are powers of two
-and the largest allowed: each has kernels and graphs of its own, and is learnt by turns that others wait for. What a server
-streams by default is learnt before anybody is there (`serving/trials.py`). No tensors, no clock: time is counted in turns.
+A key names work that can share a batch (same phase, same shape); the caller makes it up. For each key the
+seconds of each batch size are remembered. A size is chosen when its measured throughput beats running one by
+one; a size that is not known, or was last seen long ago, is tried once in a while, as long as the next
+smaller one pays. Sizes are powers of two and the largest allowed: each has kernels and graphs of its own, and
+is learnt by turns that other sessions wait for. What a server streams by default is learnt before the first
+client connects (`serving/chunk_time_probe.py`). No tensors, no clock: time is counted in turns.
 
 Nothing grows: a key keeps `SAMPLES` times per size, and the key used longest ago makes room for a new one.
 """
@@ -33,7 +34,8 @@ class BatchPolicy:
     explore_every: int = 32
     """At most one turn in so many of a key is spent on learning a size."""
     refresh_every: int = 4096
-    """After so many turns of a key without a measurement, a size is tried again: devices and neighbours change."""
+    """After so many turns of a key without a measurement, a size is tried again: devices and neighbours
+    change."""
     max_keys: int = 64
 
     def __post_init__(self) -> None:
@@ -70,10 +72,12 @@ class BatchTimes:
         self.policy = policy
         self._keys: OrderedDict[Hashable, _Key] = OrderedDict()
         self.one_off_s = 0.0
-        """What a size has taken beyond its time when it was new, at worst."""
+        """Most seconds that a size took beyond its usual time when it was new."""
 
     def add(self, key: Hashable, size: int, seconds: float) -> None:
-        assert 1 <= size <= self.policy.max_size, f"a batch of {size}, at most {self.policy.max_size} were handed out"
+        assert 1 <= size <= self.policy.max_size, (
+            f"a batch of {size}, at most {self.policy.max_size} were handed out"
+        )
         assert seconds > 0, f"a batch of {size} took {seconds} s"
         known = self._touch(key)
         measured = known.sizes.setdefault(size, _Measured())
@@ -88,7 +92,8 @@ class BatchTimes:
         return statistics.median(measured.seconds) if measured else None
 
     def choose(self, key: Hashable, available: int, affordable: Callable[[int, float], bool]) -> int:
-        """How many of the `available` sessions run together now. `affordable(size, seconds)` may forbid a size."""
+        """Return how many of the `available` sessions run together now. `affordable(size, seconds)` may
+        forbid a size."""
         known = self._touch(key)
         assert available >= 1, f"a batch of {available} sessions"
         known.turn += 1
@@ -102,18 +107,23 @@ class BatchTimes:
             return trial
         return self._best(key, known, most, single, affordable)
 
-    def _best(self, key: Hashable, known: _Key, most: int, single: float, affordable: Callable[[int, float], bool]) -> int:
-        best, best_throughput = 1, self.policy.gain / single
+    def _best(
+        self, key: Hashable, known: _Key, most: int, single: float, affordable: Callable[[int, float], bool]
+    ) -> int:
+        best = 1
+        best_throughput = self.policy.gain / single
         for size in self.sizes(most):
             seconds = self.seconds(key, size)
             if seconds is None or known.sizes[size].count < self.policy.trials:
                 continue
             if size / seconds > best_throughput and affordable(size, seconds):
-                best, best_throughput = size, size / seconds
+                best = size
+                best_throughput = size / seconds
         return best
 
     def _at_worst(self, key: Hashable, size: int, single: float) -> float:
-        """A size that is not known: as if what it adds to the next smaller one saved nothing."""
+        """Estimate the seconds of a size that is not known, as if what it adds to the next smaller one saved
+        nothing."""
         known = next((smaller for smaller in range(size, 0, -1) if self.seconds(key, smaller) is not None), 0)
         return (self.seconds(key, known) or 0.0) + (size - known) * single
 
@@ -132,13 +142,17 @@ class BatchTimes:
         return None
 
     def pays(self, key: Hashable, size: int) -> bool:
-        """Whether more are made in a second than by the next smaller size. If not, larger ones are not tried."""
-        smaller = max((each for each in self.sizes(size - 1) if self.seconds(key, each) is not None), default=0)
-        seconds, less = self.seconds(key, size), self.seconds(key, smaller)
+        """Return whether this size makes more in a second than the next smaller one. If not, larger sizes are
+        not tried."""
+        smaller = max(
+            (each for each in self.sizes(size - 1) if self.seconds(key, each) is not None), default=0
+        )
+        seconds = self.seconds(key, size)
+        less = self.seconds(key, smaller)
         return seconds is not None and (less is None or size / seconds > smaller / less)
 
     def sizes(self, most: int) -> list[int]:
-        """That are ever run, ascending, from one on."""
+        """Return the sizes up to `most` that are ever run, ascending, from one on."""
         powers = (2**exponent for exponent in range(self.policy.max_size.bit_length()))
         return [size for size in sorted({*powers, self.policy.max_size}) if size <= most]
 

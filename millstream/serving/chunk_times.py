@@ -1,13 +1,15 @@
-"""How long a chunk of a given geometry takes here: an upper quantile of what was measured lately, or scaled from what was.
+"""Time that a chunk of a given geometry takes here: an upper quantile of what was measured lately, or scaled
+from what was.
 
-The quantile is meant for promises, so it errs to the slow side, by as much as times were seen to spread. It follows a device
-that slows down within three chunks, and forgets: what was measured more than `FRESH_S` ago counts only while nothing newer is
-known of any geometry. A geometry's first chunk pays for kernels that are built: it counts only until there is another. A
-geometry that was not measured, or not lately, is scaled by the operations of a chunk, as the planner counts them. An estimate
-says whether it comes of a stream that somebody was sent lately.
+The quantile is meant for promises, so it errs to the slow side, by as much as times were seen to spread. It
+follows a device that slows down within three chunks, and forgets: what was measured more than `FRESH_S` ago
+counts only while nothing newer is known of any geometry. A geometry's first chunk pays for kernels that are
+built: it counts only until there is another. A geometry that was not measured, or not lately, is scaled by
+the operations of a chunk, as the planner counts them. An estimate says whether it comes of a stream that
+somebody was sent lately.
 
-Nothing here knows sessions, and nothing grows: a geometry keeps its last `KEPT` times, and the geometry measured longest ago
-makes room for a new one.
+Nothing here knows sessions, and nothing grows: a geometry keeps its last `KEPT` times, and the geometry
+measured longest ago makes room for a new one.
 """
 
 from __future__ import annotations
@@ -20,34 +22,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from millstream.core.chunk_work import chunk_flops
 from millstream.core.config import ModelSpec, StreamConfig
-from millstream.planner.phase_work import chunk_flops
 
 KEPT = 128
 MAX_GEOMETRIES = 64
 QUANTILE = 0.95
 FRESH_S = 60.0
 HALF_LIFE_S = 15.0
-"""After which a measurement counts half as much."""
+"""Seconds after which a measurement counts half as much."""
 ESTIMATE_S = 0.5
-"""For so long an estimate stands while nothing is measured."""
+"""Seconds for which an estimate is reused while nothing is measured."""
 LATEST = 3
 """Chunks whose middle one is believed at once when it is slow."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Geometry:
-    """What the time of a chunk depends on, as declared before anything is allocated."""
+    """Properties that the time of a chunk depends on, as declared before anything is allocated."""
 
     model: str
     tokens: int
-    """Of one chunk."""
+    """Tokens of one chunk."""
     calls: int
     """Model calls a chunk: steps and commit."""
     window: int
     """Latent frames a chunk may attend to."""
     flops: float
-    """Of a whole chunk with its window full, pictures included."""
+    """Operations of a whole chunk with its window full, pictures included."""
 
     @staticmethod
     def of(spec: ModelSpec, config: StreamConfig) -> Geometry:
@@ -68,23 +70,26 @@ class Geometry:
 class Estimate:
     seconds: float
     slowest_s: float
-    """Of all that were seen lately, the one that is left out among them."""
+    """Longest time seen lately, the one that `seconds` leaves out included."""
     scaled_from: Geometry | None = None
     """The geometry that was measured, where this one was not."""
     proven: bool = False
-    """Whether chunks of this geometry were sent to somebody lately: encoding and viewers may take of the same device."""
+    """True if chunks of this geometry were sent to a viewer lately: encoding and viewers may use the same
+    device."""
 
     def __post_init__(self) -> None:
-        assert 0 < self.seconds <= self.slowest_s, f"{self.seconds} s is counted on, {self.slowest_s} s is the slowest"
+        assert 0 < self.seconds <= self.slowest_s, (
+            f"{self.seconds} s is counted on, {self.slowest_s} s is the slowest"
+        )
 
 
 class _Sample(NamedTuple):
     at: float
     seconds: float
     is_first: bool = False
-    """Of its geometry."""
+    """True for the first sample of its geometry."""
     is_trial: bool = False
-    """Nobody was sent it."""
+    """True if it was not sent to a viewer."""
 
 
 class ChunkTimes:
@@ -92,10 +97,12 @@ class ChunkTimes:
         self._clock = clock
         self._measured: OrderedDict[Geometry, deque[_Sample]] = OrderedDict()
         self._estimates: dict[Geometry, tuple[float, Estimate | None]] = {}
-        """What was estimated since the last measurement, and when: it is asked for of every session, and ages slowly."""
+        """Estimates made since the last measurement, and when: they are asked for of every session, and age
+        slowly."""
 
     def add(self, geometry: Geometry, seconds: float, *, is_trial: bool = False) -> None:
-        """Device seconds of one chunk; of a batch, its share. A trial's says less than that of a stream."""
+        """Add the device seconds of one chunk; of a batch, its share. A trial's says less than that of a
+        stream."""
         assert 0 < seconds < math.inf, f"a chunk took {seconds} s"
         samples = self._measured.setdefault(geometry, deque(maxlen=KEPT))
         samples.append(_Sample(self._clock(), seconds, is_first=not samples, is_trial=is_trial))
@@ -107,7 +114,7 @@ class ChunkTimes:
             self._measured.popitem(last=False)
 
     def estimate(self, geometry: Geometry) -> Estimate | None:
-        """None when no geometry of this model was measured."""
+        """Return the estimate for a geometry; None when no geometry of this model was measured."""
         now = self._clock()
         at, found = self._estimates.get(geometry, (-math.inf, None))
         if now - at > ESTIMATE_S:
@@ -130,12 +137,12 @@ class ChunkTimes:
         return _scaled(geometry, lately or kin, now) if kin else None
 
     def estimates(self) -> dict[Geometry, float]:
-        """What is counted on, in seconds, of every geometry that was measured."""
+        """Return the expected seconds of a chunk for every geometry that was measured."""
         found = {geometry: self.estimate(geometry) for geometry in self._measured}
         return {geometry: each.seconds for geometry, each in found.items() if each is not None}
 
     def age_s(self, geometry: Geometry) -> float:
-        """How long ago this very geometry was measured last."""
+        """Return how many seconds ago this very geometry was measured last."""
         return self._clock() - self._measured[geometry][-1].at if geometry in self._measured else math.inf
 
 
@@ -148,20 +155,22 @@ def _measured(samples: Sequence[_Sample], now: float) -> Estimate:
 
 
 def _scaled(geometry: Geometry, measured: Mapping[Geometry, Sequence[_Sample]], now: float) -> Estimate:
-    """In proportion to the operations of the nearest."""
+    """Scale the estimate of the nearest geometry in proportion to its operations."""
     nearest = min(measured, key=lambda other: abs(math.log(geometry.flops / other.flops)))
-    found, growth = _measured(measured[nearest], now), geometry.flops / nearest.flops
+    found = _measured(measured[nearest], now)
+    growth = geometry.flops / nearest.flops
     return Estimate(seconds=growth * found.seconds, slowest_s=growth * found.slowest_s, scaled_from=nearest)
 
 
 def _upper(samples: Sequence[_Sample], now: float) -> float:
-    """The smallest time that covers QUANTILE of the weight, and no less than the middle of the latest. The slowest of several
-    is left out: one chunk alone may have waited for anything."""
+    """Return the smallest time that covers QUANTILE of the weight, and no less than the middle of the latest.
+    The slowest of several is left out: one chunk alone may have waited for anything."""
     assert samples, "no measurement, no estimate"
     latest = sorted(sample.seconds for sample in list(samples)[-LATEST:])
     weighted = sorted((sample.seconds, 0.5 ** ((now - sample.at) / HALF_LIFE_S)) for sample in samples)
     weighted = weighted[:-1] if len(weighted) > LATEST else weighted
-    target, covered = QUANTILE * sum(weight for _, weight in weighted), 0.0
+    target = QUANTILE * sum(weight for _, weight in weighted)
+    covered = 0.0
     for seconds, weight in weighted:
         covered += weight
         if covered >= target:

@@ -1,17 +1,19 @@
-"""The chunk that will most likely be asked for next, made while the device is idle, and handed out if it is asked for.
+"""The chunk that will most likely be asked for next, made while the device is idle, and handed out if it is
+asked for.
 
-A session's next chunk is known before its turn where a control waits for it, and guessed where its owner is typing one: the
-draft. On a hidden branch that chunk is made in full. When the session's turn comes, its own plan is compared with the branch's
-envelope: an equal one gives equal bits, so latents, pictures and the generator's cache are taken over; any other is made as
-always, and the branch is dropped.
+A session's next chunk is known before its turn where a control waits for it, and guessed where its owner is
+typing one: the draft. On a hidden branch that chunk is made in full. When the session's turn comes, its own
+plan is compared with the branch's envelope: an equal one gives equal bits, so latents, pictures and the
+generator's cache are taken over; any other is made as always, and the branch is dropped.
 
-Nobody waits for a guess: it begins only if nothing is due before it has surely ended, by the slowest of its kind lately, or
-scaled from the slowest chunk. Bounded: one branch of a session, `MAX_HELD` in all, in memory that no session was promised.
+No session waits for a guess: it begins only if nothing is due before it has surely ended, by the slowest of
+its kind lately, or scaled from the slowest chunk. Bounded: one branch of a session, `MAX_HELD` in all, in
+memory that no session was promised.
 
-    idle ─► next_guess ─► hidden branch ─► held ─► take ─► Landing
+    idle ─► next_guess ─► hidden branch ─► held ─► take ─► Chunk
                                             └────► drop
 
-The engine's thread; `next_guess` and `prune` under the lock of `serving/service.py`.
+Runs on the engine's thread; `next_guess` and `prune` under the lock of `serving/service.py`.
 """
 
 from __future__ import annotations
@@ -19,26 +21,24 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
 
+from millstream.core.chunk_work import chunk_parts
 from millstream.core.config import ModelSpec
 from millstream.core.controls import AnyControl, SetPrompt, SetWindow
 from millstream.core.envelope import recompute_calls
 from millstream.core.errors import MeshGivenUp
 from millstream.core.undo import undone_by
 from millstream.engine.engine import Engine
-from millstream.engine.flights import Landing, Planned, Settled
 from millstream.engine.pipeline import ChunkPipeline, raise_failure
-from millstream.planner.phase_work import chunk_parts
 from millstream.serving.chunk_times import FRESH_S, ChunkTimes, Geometry
 from millstream.serving.session_entry import SessionEntry, geometry
 from millstream.serving.session_table import SessionTable
-from millstream.session.chunk import Chunk, ReceivedChunk
+from millstream.session.chunk import Chunk, CommitCost, PendingChunk
 from millstream.session.forks import restart_at
 from millstream.session.session import Session
 
@@ -49,7 +49,7 @@ MAX_HELD = 4
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What a session will be asked for, as far as is known."""
+    """Expected next chunk of a session, as far as it is known."""
 
     chunk_index: int
     controls: tuple[AnyControl, ...]
@@ -57,7 +57,7 @@ class Guess:
 
     @property
     def rebuilds(self) -> bool:
-        """Whether the window will most likely be rebuilt."""
+        """True if the window will most likely be rebuilt."""
         return any(
             isinstance(control, SetWindow) or (isinstance(control, SetPrompt) and control.mode == "recompute")
             for control in self.controls
@@ -65,15 +65,16 @@ class Guess:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MadeAhead:
-    """A chunk that was made on a hidden branch."""
+class HeldBranch:
+    """A hidden branch that has made one chunk, and what that took."""
 
     guess: Guess
     branch: Session
-    made: ReceivedChunk
-    cost: Settled
+    made: PendingChunk
+    cost: CommitCost
+    """Cost of making it, its commit included."""
     one_offs: int
-    """Of the engine, when it began."""
+    """Engine's `one_offs` when it began."""
     memory_bytes: int
 
 
@@ -87,16 +88,18 @@ class LookAhead:
     def __init__(self, engine: Engine, table: SessionTable, *, is_on: bool) -> None:
         self.metrics = LookAheadMetrics()
         self.is_on = is_on
-        self._engine, self._table = engine, table
-        self._held: dict[str, MadeAhead] = {}
+        self._engine = engine
+        self._table = table
+        self._held: dict[str, HeldBranch] = {}
         """By session."""
         self._tried: dict[str, Guess] = {}
-        """Of each session the last one: one that failed is not tried again."""
+        """Last guess of each session: one that failed is not tried again."""
         self._times = ChunkTimes()
-        """Of guesses alone: no promise is made of them."""
+        """Times of guesses alone: no promise is based on them."""
 
     def next_guess(self, now: float, until: float | None) -> Callable[[], None] | None:
-        """A chunk to make while nothing is due before `until`; None if there is nothing to guess, or no room for it."""
+        """Return a job that makes a chunk while nothing is due before `until`; None if there is nothing to
+        guess, or no room for it."""
         if not self.is_on or until is None:
             return None
         for entry in self._table.entries.values():
@@ -104,7 +107,9 @@ class LookAhead:
             if guess is None or self._tried.get(entry.session_id) == guess:
                 continue
             shape = shape_of(self._engine.spec, entry, guess)
-            if now + most_s(shape, self._times, self._table.admission.times) <= until and self._has_memory(entry):
+            if now + most_s(shape, self._times, self._table.admission.times) <= until and self._has_memory(
+                entry
+            ):
                 self._drop(entry.session_id)
                 self._tried[entry.session_id] = guess
                 return partial(self._make, entry, guess, shape)
@@ -125,28 +130,33 @@ class LookAhead:
         for name in list(self._held):
             self._drop(name)
 
-    def take(self, planned: Planned, entry: SessionEntry) -> tuple[Landing, Chunk] | None:
-        """A session's planned chunk, if it is what was guessed. Whatever was held of this session is gone afterwards."""
-        begun, session, held = time.monotonic(), entry.session, self._held.pop(entry.session_id, None)
+    def take(self, pending: PendingChunk, entry: SessionEntry) -> Chunk | None:
+        """Return a session's planned chunk, if it is what was guessed. Whatever was held of this session is
+        gone afterwards."""
+        start_s = time.monotonic()
+        session = entry.session
+        held = self._held.pop(entry.session_id, None)
         assert session is not None, f"{entry.label} planned a chunk before it was let in"
         if held is None:
             return None
         with held.branch:
-            if planned.decision.envelope.what_it_says != held.made.envelope.what_it_says:
+            if pending.envelope.what_it_says != held.made.envelope.what_it_says:
                 return None
-            received = session.take_over(held.branch, held.made)
-        if received is None:
-            return None
-        cost, entry.one_offs = _sum(planned.settled, held.cost), held.one_offs
-        chunk = session.finish(received, shared_ms=cost.phases_ms, before_s=cost.seconds)
+            if not session.take_over(pending, held.branch, held.made):
+                return None
+        pending.commit_cost = pending.commit_cost.plus(held.cost)
+        entry.one_offs = held.one_offs
+        chunk = session.finish(pending)
         self.metrics.taken += 1
-        return landing_of(self._engine, session, received, cost, begun), chunk
+        pending.made_before(start_s, shares_device=self._engine.depths.shares_device)
+        return chunk
 
     def _guess(self, entry: SessionEntry, now: float) -> Guess | None:
         session = entry.session
         if session is None or entry.closing is not None or session.has_input or session.again:
             return None
-        timeline, draft = session.timeline, entry.draft
+        timeline = session.timeline
+        draft = entry.draft
         if timeline.chunk_index == 0 or not self._table.scheduler.is_between_chunks(entry.session_id):
             return None
         typed = (draft.control,) if draft is not None and now < draft.until else ()
@@ -163,26 +173,36 @@ class LookAhead:
 
     def _has_memory(self, entry: SessionEntry) -> bool:
         others = [held.memory_bytes for name, held in self._held.items() if name != entry.session_id]
-        return len(others) < MAX_HELD and sum(others) + entry.asked.memory_bytes <= self._table.admission.free_bytes
+        return (
+            len(others) < MAX_HELD
+            and sum(others) + entry.asked.memory_bytes <= self._table.admission.free_bytes
+        )
 
     def _make(self, entry: SessionEntry, guess: Guess, shape: Geometry) -> None:
-        """Without the lock. Whatever goes wrong here is met again, and told, if the chunk is asked for."""
+        """Make a guess, without the lock. A failure here is met again, and reported, if the chunk is asked
+        for."""
         begun = time.monotonic()
         try:
             held = self._on_a_branch(entry, guess)
         except MeshGivenUp:
             raise
         except Exception as error:
-            log.info("nothing was made ahead: %s", error, extra={"session": entry.label, "chunk": guess.chunk_index})
+            log.info(
+                "nothing was made ahead: %s",
+                error,
+                extra={"session": entry.label, "chunk": guess.chunk_index},
+            )
             return
         if held is not None:
             self._times.add(shape, time.monotonic() - begun)
             self.metrics.made += 1
             self._held[entry.session_id] = held
 
-    def _on_a_branch(self, entry: SessionEntry, guess: Guess) -> MadeAhead | None:
+    def _on_a_branch(self, entry: SessionEntry, guess: Guess) -> HeldBranch | None:
         assert entry.session is not None, f"{entry.label} was never let in"
-        begun, one_offs, shown = time.monotonic(), self._engine.one_offs, list[tuple[Landing, Chunk]]()
+        begun = time.monotonic()
+        one_offs = self._engine.one_offs
+        shown = list[tuple[PendingChunk, Chunk]]()
         branch = entry.session.branch(restart_at(entry.session), keeps_past=False)
         with undone_by(branch.close):
             for control in () if branch.timeline.due else guess.controls:
@@ -191,20 +211,24 @@ class LookAhead:
             if plan is None:  # it would pause, or end
                 branch.close()
                 return None
-            transport, stopwatch = self._engine.transport, self._engine.parts.stopwatch
+            transport = self._engine.transport
+            stopwatch = self._engine.parts.stopwatch
             pipeline = ChunkPipeline(
-                transport.post, self._engine.depths, stopwatch, shown=lambda *made: shown.append(made), failed=raise_failure
+                transport.post,
+                self._engine.depths,
+                stopwatch,
+                shown=lambda *made: shown.append(made),
+                failed=raise_failure,
             )
-            pipeline.turn([Planned(branch, plan)])
+            pipeline.turn([PendingChunk(branch, plan)])
             pipeline.show()
-            self._engine.settle(branch.id)
-        ((landing, chunk),) = shown
-        assert landing.arrived is not None, f"chunk {chunk.index} was made and did not arrive"
-        cost = Settled(time.monotonic() - begun, chunk.timing.phases_ms)
-        return MadeAhead(
+            self._engine.run_commit(branch.id)
+        ((made, chunk),) = shown
+        cost = CommitCost(time.monotonic() - begun, chunk.timing.phases_ms)
+        return HeldBranch(
             guess=guess,
             branch=branch,
-            made=landing.arrived,
+            made=made,
             cost=cost,
             one_offs=one_offs,
             memory_bytes=entry.asked.memory_bytes,
@@ -217,15 +241,18 @@ class LookAhead:
 
     @property
     def held_bytes(self) -> int:
-        """What hidden branches may come to need."""
+        """Bytes that hidden branches may come to need."""
         return sum(held.memory_bytes for held in self._held.values())
 
 
-def shape_of(spec: ModelSpec, entry: SessionEntry, guess: Guess, *, steps: tuple[float, ...] | None = None) -> Geometry:
-    """What a guess costs: as a chunk, of other steps where so said, and a commit more for each part of the window that is
-    rebuilt."""
+def shape_of(
+    spec: ModelSpec, entry: SessionEntry, guess: Guess, *, steps: tuple[float, ...] | None = None
+) -> Geometry:
+    """Return the geometry of a guess: that of a chunk, with other steps where given, and one more commit for
+    each part of the window that is rebuilt."""
     assert entry.session is not None, f"{entry.label} has no chunks"
-    timeline, config = entry.session.timeline, entry.request.config
+    timeline = entry.session.timeline
+    config = entry.request.config
     config = replace(config, steps=steps or timeline.steps, window=timeline.window, sink=timeline.sink)
     shape = geometry(spec, config)
     rebuilt = recompute_calls(shape.window, config.frames_per_chunk) if guess.rebuilds else 0
@@ -234,31 +261,7 @@ def shape_of(spec: ModelSpec, entry: SessionEntry, guess: Guess, *, steps: tuple
 
 
 def most_s(shape: Geometry, own: ChunkTimes, chunks: ChunkTimes) -> float:
-    """The most that such a guess may take, by guesses like it, or by chunks where there were none lately."""
+    """Return the most seconds that such a guess may take, by guesses like it, or by chunks where there were
+    none lately."""
     estimate = (own if own.age_s(shape) < FRESH_S else chunks).estimate(shape)
     return math.inf if estimate is None else estimate.slowest_s
-
-
-def landing_of(engine: Engine, session: Session, received: ReceivedChunk, cost: Settled, begun: float) -> Landing:
-    """Of a chunk that was there: as if it had been made in this turn, at that cost."""
-    now = time.monotonic()
-    return Landing(
-        session=session,
-        arrived=received,
-        result=received.result,
-        together=1,
-        sent_s=begun,
-        back_s=now,
-        front_s=0.0,
-        settled=cost,
-        phases_ms=Counter(cost.phases_ms),
-        at_once=True,
-        shares_device=engine.depths.shares_device,
-        turn_s=cost.seconds + now - begun,
-        device_s=sum(cost.phases_ms.values()) / 1e3,
-        shown_s=now,
-    )
-
-
-def _sum(one: Settled, other: Settled) -> Settled:
-    return Settled(one.seconds + other.seconds, Counter(one.phases_ms) + Counter(other.phases_ms))

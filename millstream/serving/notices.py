@@ -1,4 +1,4 @@
-"""What a session's owner is told while it lives. Plain data; `serving/service.py` sends it."""
+"""Notices sent to a session's owner while it lives. Plain data; `serving/service.py` sends them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Live:
 
     note: str
     fps: float
-    """What it plays at for now."""
+    """Frames a second it plays at for now."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,32 +38,21 @@ class Rated:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pictured:
-    """A chunk, with the controls that first show in it."""
-
-    chunk: Chunk
-    media_s: float
-    """Where in the stream its first frame lies."""
-    fps: float
-    """What its frames play at."""
-    lateness_s: float
-    """How long the viewer had run dry when it came; 0 when in time."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Applied:
-    """Receipts that come without a chunk: of a pause, a stop, or of all that a session knows of that was brought back."""
+    """Receipts that come without a chunk: of a pause, a stop, or of all that a session knows of that was
+    brought back."""
 
     receipts: tuple[Receipt, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noted:
-    """Something its people should know; the stream goes on."""
+    """Message to its owner and viewers; the stream goes on."""
 
     words: str
     once: bool = False
-    """Whether it is of one moment: its owner is told then, or when they come, and nobody later."""
+    """True for a notice of one moment: it is sent to the owner then, or when the owner connects, and not
+    repeated later."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,17 +64,23 @@ class Ended:
 
 
 SHUTTING_DOWN = Ended(cause="closed", reason="the server is shutting down")
-ENGINE_FAILED = Ended(cause="failed", reason="the engine failed, which is nobody's fault who watches; its log says why")
-MESH_GIVEN_UP = Ended(cause="failed", reason="the mesh was lost and could not be brought back; the server's log says why")
+ENGINE_FAILED = Ended(
+    cause="failed", reason="the engine failed, which is nobody's fault who watches; its log says why"
+)
+MESH_GIVEN_UP = Ended(
+    cause="failed", reason="the mesh was lost and could not be brought back; the server's log says why"
+)
 
 
 def last_word(failure: BaseException | None) -> Ended:
-    """To everybody, when the service is over. What went wrong is not told: it may name one of them."""
+    """Return the last notice to all sessions when the service is over. The error itself is left out: it may
+    name one of them."""
     if failure is None:
         return SHUTTING_DOWN
     return MESH_GIVEN_UP if isinstance(failure, MeshGivenUp) else ENGINE_FAILED
 
 
-Notice = Waiting | Live | Rated | Pictured | Applied | Noted | Ended
+Notice = Waiting | Live | Rated | Chunk | Applied | Noted | Ended
 Tell = Callable[[Notice], None]
-"""Called on the service's thread or its callers', one notice at a time for each session; must return at once."""
+"""Called on the service's thread or its callers', one notice at a time for each session; must return at
+once."""

@@ -1,14 +1,16 @@
-"""Small pictures of what a stream could become, for a person to choose from: one step of the model, one latent frame decoded.
+"""Small pictures of what a stream could become, for a person to choose from: one step of the model, one
+latent frame decoded.
 
-Each is made on a hidden branch that is dropped at once, so the stream goes on to the bits it would have had. Nobody waits for
-one: like a guess (`serving/look_ahead.py`) it begins only if nothing is due before it has surely ended, in memory that no
-session was promised. What is not made within `PATIENCE_S` is not made, and the answer says why.
-Bounded: `MAX_FUTURES` of one ask, one ask of a session, `MAX_ASKS` in all.
+Each is made on a hidden branch that is dropped at once, so the stream goes on to the bits it would have had.
+Nobody waits for one: like a guess (`serving/look_ahead.py`) it begins only if nothing is due before it has
+surely ended, in memory that no session was promised. What is not made within `PATIENCE_S` is not made, and
+the answer says why. Bounded: `MAX_FUTURES` of one ask, one ask of a session, `MAX_ASKS` in all.
 
     ask ─► next ─► hidden branch ─► one step ─► last latent frame ─► picture
      └──► answered without, when its time is over
 
-The engine's thread; `ask`, `next` and `prune` under the lock of `serving/service.py`. Shapes: H height, W width, 3 is RGB.
+The engine's thread; `ask`, `next` and `prune` under the lock of `serving/service.py`.
+Shapes: H height, W width, 3 is RGB.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class _Asked:
     pictures: list[NDArray[np.uint8] | None] = field(default_factory=list)
 
     def answer(self, note: str = "") -> None:
-        """With what there is."""
+        """Answer with the pictures there are."""
         missing = len(self.controls) - len(self.pictures)
         note = f"{missing} of {len(self.controls)} pictures could not be made: {note}" if missing else ""
         self.future.set_result(Previewed(pictures=(*self.pictures, *[None] * missing), note=note))
@@ -65,15 +67,17 @@ class _Asked:
 
 class PreviewMaker:
     def __init__(self, engine: Engine, table: SessionTable, ahead: LookAhead) -> None:
-        self._engine, self._table, self._ahead = engine, table, ahead
+        self._engine = engine
+        self._table = table
+        self._ahead = ahead
         self._asked: dict[str, _Asked] = {}
         """By session."""
         self._times = ChunkTimes()
-        """Of previews alone: no promise is made of them."""
+        """Times of previews alone: no promise is based on them."""
 
     @property
     def until(self) -> float:
-        """When the first of them must be answered."""
+        """Time when the first of them must be answered."""
         return min((asked.until for asked in self._asked.values()), default=math.inf)
 
     def ask(self, entry: SessionEntry, controls: Sequence[SetPrompt], now: float) -> Future[Previewed]:
@@ -86,7 +90,9 @@ class PreviewMaker:
         if entry.request.feed is not None:
             raise ControlError("a session with an input video has no previews: its input is not there yet")
         if self._engine.speed.paired_commits:
-            raise ControlError("with paired_commits a preview would change the stream's bits: serve without it for previews")
+            raise ControlError(
+                "with paired_commits a preview would change the stream's bits: serve without it for previews"
+            )
         if entry.session_id in self._asked:
             raise Overloaded("previews of this session are being made; ask again when they are there")
         if len(self._asked) >= MAX_ASKS:
@@ -96,7 +102,8 @@ class PreviewMaker:
         return asked.future
 
     def next(self, now: float, until: float | None) -> Callable[[], None] | None:
-        """A picture to make while nothing is due before `until`, None for never; None if there is none, or no room for it."""
+        """Return a job that makes a picture while nothing is due before `until`, None for never; None if
+        there is none, or no room for it."""
         for asked in self._asked.values():
             entry = asked.entry
             if not self._is_ready(entry):
@@ -113,7 +120,7 @@ class PreviewMaker:
         return None
 
     def prune(self, now: float) -> None:
-        """Answer those whose time is over, and those whose session is."""
+        """Answer requests whose time is over, and those whose session has ended."""
         for name, asked in list(self._asked.items()):
             if not self._table.holds(asked.entry):
                 del self._asked[name]
@@ -124,7 +131,9 @@ class PreviewMaker:
 
     def close(self) -> None:
         while self._asked:
-            self._asked.popitem()[1].future.set_exception(Overloaded("the server is shutting down; try another one"))
+            self._asked.popitem()[1].future.set_exception(
+                Overloaded("the server is shutting down; try another one")
+            )
 
     def _is_ready(self, entry: SessionEntry) -> bool:
         session = entry.session
@@ -138,21 +147,30 @@ class PreviewMaker:
     def _why_not(self, entry: SessionEntry) -> str:
         if entry.asked.memory_bytes + self._ahead.held_bytes > self._table.admission.free_bytes:
             return "sessions have been promised the memory that a hidden branch needs"
-        return f"the device was not idle for long enough within {PATIENCE_S:g} s; pause the stream, or lower its frame rate"
+        return (
+            f"the device was not idle for long enough within {PATIENCE_S:g} s; pause the stream, or "
+            "lower "
+            "its frame rate"
+        )
 
     def _make(self, asked: _Asked, shape: Geometry) -> None:
         """Without the lock."""
-        begun, session = time.monotonic(), asked.entry.session
+        begun = time.monotonic()
+        session = asked.entry.session
         assert session is not None, f"{asked.entry.label} was never let in"
         name = asked.entry.session_id
         try:
             asked.pictures.append(future_picture(self._engine, session, asked.controls[len(asked.pictures)]))
         except MeshGivenUp:
             raise
-        except Exception as error:  # nobody's chunk: the session goes on, and meets it again if this is asked for
+        except (
+            Exception
+        ) as error:  # nobody's chunk: the session goes on, and meets it again if this is asked for
             log.info("no preview was made: %s", error, extra={"session": asked.entry.label})
             del self._asked[name]
-            asked.answer(str(error) if isinstance(error, MillstreamError) else f"it failed ({type(error).__name__})")
+            asked.answer(
+                str(error) if isinstance(error, MillstreamError) else f"it failed ({type(error).__name__})"
+            )
             return
         self._times.add(shape, time.monotonic() - begun)
         if len(asked.pictures) == len(asked.controls):

@@ -1,16 +1,18 @@
-"""Whether sessions can all keep their frame rate on one device: the arithmetic of the promise, without state.
+"""Arithmetic of the promise, without state: can all sessions keep their frame rate on one device?
 
-A session is a stream of chunks. Each takes `seconds` of the device, may start `window_s` before its viewer runs dry,
-and the next comes a chunk's playing time later. The scheduler runs earliest deadline first and does not interrupt a
-chunk. Such a set keeps every deadline if, at the window W of each session,
+A session is a stream of chunks. Each takes `seconds` of the device, may start `window_s` before its viewer
+has nothing left to play, and the next comes a chunk's playing time later. The scheduler runs earliest
+deadline first and does not interrupt a chunk. Such a set keeps every deadline if, at the window W of each
+session,
 
     sum over sessions whose window is at most W of  seconds / min(media, window)
     + the longest chunk among the others / W        (it may just have begun)                  <=  1
 
-With leads of two chunks or more the sum is plain utilisation, seconds / media. The second term is why a slow chunk
-of one session can break another's promise on a device that is half idle. It is the demand-bound test for
-non-preemptive earliest deadline first (Jeffay, Stanat and Martel 1991), with each session's demand bounded by its density.
-It speaks of full chunks: an epoch's short first one leaves its viewer less time, who may then wait once.
+With leads of two chunks or more the sum is plain utilisation, seconds / media. The second term is why a slow
+chunk of one session can break another's promise on a device that is half idle. It is the demand-bound test
+for non-preemptive earliest deadline first (Jeffay, Stanat and Martel 1991), with each session's demand
+bounded by its density. It speaks of full chunks: an epoch's short first one leaves its viewer less time, who
+may then wait once.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class Claim:
 
     @property
     def share(self) -> float:
-        """Of the device."""
+        """Share of the device that it takes."""
         return self.seconds / min(self.pace.media_s, self.pace.window_s)
 
 
@@ -40,15 +42,21 @@ def utilisation(claims: Sequence[Claim]) -> float:
 
 
 def keep_time(claims: Sequence[Claim]) -> bool:
-    """Whether no chunk can be late while chunks take no longer than claimed."""
+    """Return whether no chunk can be late while chunks take no longer than claimed."""
     return all(pressure <= 1 for pressure in pressures(claims))
 
 
 def pressures(claims: Sequence[Claim]) -> list[float]:
-    """The left side above at each claim's window. Asked for whenever somebody comes, goes or is measured: it sorts once."""
+    """Return the left side above at each claim's window. Called whenever a session comes, goes or is
+    measured: it sorts once."""
     windows = [claim.pace.window_s for claim in claims]
-    alike = [list(group) for _, group in groupby(sorted(range(len(claims)), key=windows.__getitem__), windows.__getitem__)]
-    found, urgent, longest = [0.0] * len(claims), 0.0, 0.0
+    alike = [
+        list(group)
+        for _, group in groupby(sorted(range(len(claims)), key=windows.__getitem__), windows.__getitem__)
+    ]
+    found = [0.0] * len(claims)
+    urgent = 0.0
+    longest = 0.0
     for group in reversed(alike):
         for number in group:
             found[number] = longest / windows[number]
@@ -61,5 +69,6 @@ def pressures(claims: Sequence[Claim]) -> list[float]:
 
 
 def longest_blocker(claim: Claim, claims: Sequence[Claim]) -> float:
-    """The longest chunk that may be under way when a chunk of this claim becomes more urgent."""
+    """Return the seconds of the longest chunk that may be under way when a chunk of this claim becomes more
+    urgent."""
     return max((other.seconds for other in claims if other.pace.window_s > claim.pace.window_s), default=0.0)

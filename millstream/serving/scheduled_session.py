@@ -1,6 +1,7 @@
-"""One session as the scheduler sees it: its clocks, why it stands still, what it costs, when it is over. No tensors, no clock.
+"""One session as the scheduler sees it: its clocks, why it stands still, what it costs, when it is over. No
+tensors, no clock.
 
-Who runs next is `serving/scheduler.py`'s business.
+Which session runs next is the business of `serving/scheduler.py`.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from millstream.serving.life import Life
+from millstream.serving.session_life import SessionLife
 from millstream.serving.turns import Halt, Run, SessionMetrics, Terms
 from millstream.session.pacing import Playout
 
 COST_SMOOTHING = 0.8
 """Share of the past in a session's measured load: settled within about ten chunks."""
 GIVE_WAY_S = 5.0
-"""Time to come back for one that nobody watches, while somebody could do with its place."""
+"""Seconds that a session without viewers has for one to come back, while others could use its place."""
 
 
 @dataclass(slots=True)
@@ -31,7 +32,8 @@ class DeviceCost:
 
     def settle(self, media_s: float) -> None:
         assert media_s > 0, f"frames that play {media_s} s"
-        latest, self.spent_s = self.spent_s / media_s, 0.0
+        latest = self.spent_s / media_s
+        self.spent_s = 0.0
         self.load = COST_SMOOTHING * self.load + (1 - COST_SMOOTHING) * latest if self.load else latest
 
 
@@ -44,9 +46,10 @@ class ScheduledSession:
     joined_at: float
     playout: Playout
     batch_key: Hashable
-    life: Life
+    life: SessionLife
     seat: int
-    """Neighbours share calls: always the same ones, since calls are recorded of who makes them."""
+    """Number of its seat. Neighbours share calls, and always the same ones, since recorded calls are those of
+    certain sessions."""
     halts: set[Halt] = field(default_factory=set)
     turn: Run | None = None
     resident: bool = True
@@ -62,17 +65,17 @@ class ScheduledSession:
 
     @property
     def clock(self) -> Playout:
-        """What the next chunk is planned by."""
+        """Clock by which the next chunk is planned."""
         return self.coming or self.playout
 
     @property
     def clocks(self) -> tuple[Playout, ...]:
-        """They stand still together."""
+        """Both clocks, which stand still together."""
         return (self.playout,) if self.coming is None else (self.playout, self.coming)
 
     @property
     def runs(self) -> bool:
-        """Whether it has its place, and no reason to stand still."""
+        """True if it has its place and no reason to stand still."""
         return self.life.placed and not self.halts
 
     def set_clocks(self, now: float) -> None:
@@ -84,7 +87,9 @@ class ScheduledSession:
 
     def offload_at(self, crowded: bool) -> float:
         halted_at = self.playout.halted_at
-        idle_s = min(GIVE_WAY_S, self.terms.idle_s) if crowded and "unwatched" in self.halts else self.terms.idle_s
+        idle_s = (
+            min(GIVE_WAY_S, self.terms.idle_s) if crowded and "unwatched" in self.halts else self.terms.idle_s
+        )
         return math.inf if halted_at is None or not self.resident else halted_at + idle_s
 
     @property
@@ -101,7 +106,9 @@ class ScheduledSession:
         self.playout.land(now, frames, rate=rate, fps=fps)
         media_s = frames / (fps or self.terms.pace.fps)
         self.cost.settle(media_s)
-        self.cost_alone.settle(max(media_s, self.terms.pace.media_s))  # an epoch's first chunk is short, and none after it
+        self.cost_alone.settle(
+            max(media_s, self.terms.pace.media_s)
+        )  # an epoch's first chunk is short, and none after it
         self.chunks += 1
         if self.first_chunk_s is None:
             self.first_chunk_s = now - self.joined_at

@@ -1,4 +1,4 @@
-"""What a service says of itself: figures for whoever watches, and how it stands for whoever shares sessions out."""
+"""Metrics of a service for its operators, and its status for a gateway that shares sessions out."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class ServiceMetrics:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class ServiceStatus:
     room: AdmissionConfig
     chunk_s: dict[Geometry, float]
     asked: dict[str, Request]
-    """Of every session, as admission knows it now."""
+    """Request of every session, as admission knows it now."""

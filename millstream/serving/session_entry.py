@@ -9,13 +9,13 @@ from typing import Literal, NamedTuple
 from millstream.core.config import ModelSpec, StreamConfig, pixel_frames
 from millstream.core.controls import SetPrompt, WeightedPrompt
 from millstream.engine.engine import Engine
-from millstream.engine.flights import NOTHING_SETTLED, Planned, Settled
-from millstream.generation.generator import kinship
+from millstream.generation.generator import envelope_batch_key
 from millstream.serving.admission_types import Request
 from millstream.serving.chunk_times import Geometry
-from millstream.serving.life import Life
 from millstream.serving.notices import Ended, Tell
+from millstream.serving.session_life import SessionLife
 from millstream.serving.turns import Terms
+from millstream.session.chunk import NO_COMMIT, CommitCost, PendingChunk
 from millstream.session.feed import LiveFeed
 from millstream.session.pacing import Pace, RateKind
 from millstream.session.ports import ChunkLog
@@ -25,16 +25,16 @@ from millstream.session.timeline import Timeline
 LABEL_LENGTH = 8
 
 
-class Has(NamedTuple):
-    """What a viewer who comes back has of a session."""
+class ViewerPosition(NamedTuple):
+    """Media of a session that a viewer who comes back already has."""
 
     chunk: int = -1
-    """The last one."""
+    """Index of the last chunk."""
     dry_at: float = 0.0
-    """When all of it is played, by `time.monotonic`."""
+    """Time when all of it is played, by `time.monotonic`."""
 
 
-NOTHING = Has()
+NOTHING = ViewerPosition()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,8 @@ class OpenRequest:
     prompts: tuple[WeightedPrompt, ...]
     config: StreamConfig
     rate: RateKind = "asked"
-    """Whether its frame rate is chosen here, up to that of its config; lowered if need be; or strictly as asked."""
+    """Kind of frame rate: chosen here, up to that of its config; asked for, lowered if need be; or strictly
+    as asked."""
     weight: float = 1.0
     lead_s: float | None = None
     unattended: Literal["run", "pause"] = "pause"
@@ -54,39 +55,44 @@ class OpenRequest:
     max_life_s: float | None = None
     max_chunks: int | None = None
     owner: str = ""
-    """Whose it is: it shares what it holds with nobody else's."""
+    """Owner of the session: it shares what it holds with no other owner's sessions."""
     tree: str = ""
-    """Of a branch: the first session that it was forked from."""
+    """Name of the first session that a branch was forked from."""
     yields: bool = False
-    """Whether it comes back after a death to where there may be no room for its rate."""
+    """True if it comes back after its server's death, to where there may be no room for its rate."""
     feed: LiveFeed | None = None
     source: str = ""
-    """What fills that, where it is not its owner."""
+    """Source of the feed's frames, where that is not its owner."""
     journal: ChunkLog | None = None
     start: Callable[[], Callable[[Engine], Session]] | None = None
-    """For one that was saved: reads it, on a thread of its own, once it has its place; what it returns then makes the session,
-    on the engine's thread."""
+    """Loader of a saved session: reads it, on a thread of its own, once it has its place; what it returns
+    then makes the session, on the engine's thread."""
     media_s: float = 0.0
-    """Of one that was saved: what had been shown."""
-    has: Has = NOTHING
-    """The same of its viewer."""
+    """Seconds of media that had been shown of a saved session."""
+    has: ViewerPosition = NOTHING
+    """Media that the viewer of a saved session already has."""
 
     @property
     def pace(self) -> Pace:
-        return Pace(fps=self.config.fps, chunk_frames=pixel_frames(1, self.config.frames_per_chunk), lead_s=self.lead_s)
+        return Pace(
+            fps=self.config.fps,
+            chunk_frames=pixel_frames(1, self.config.frames_per_chunk),
+            lead_s=self.lead_s,
+        )
 
     @property
     def takes_frames(self) -> bool:
-        """Whether its owner sends them."""
+        """True if its owner sends frames."""
         return self.feed is not None and not self.source
 
     @property
     def has_slack(self) -> bool:
-        """Whether it may be further ahead where chunk times vary: nobody has said how far it should be."""
+        """True if it may be further ahead where chunk times vary: it is not strict and no lead was asked
+        for."""
         return self.lead_s is None and self.rate != "strict"
 
     def lead_at(self, fps: float) -> float:
-        """How far ahead of its viewer it may get at this rate."""
+        """Return how many seconds it may get ahead of its viewer at this rate."""
         pace = self.pace.at(fps)
         return pace.max_ahead_s + (pace.media_s if self.has_slack else 0.0)
 
@@ -107,7 +113,7 @@ class PendingDraft(NamedTuple):
 
     control: SetPrompt
     until: float
-    """When it is forgotten, by `time.monotonic`."""
+    """Time when it is forgotten, by `time.monotonic`."""
 
 
 @dataclass(slots=True)
@@ -119,10 +125,10 @@ class SessionEntry:
     config: StreamConfig
     """As its controls have made it, and as admission knows it."""
     tell: Tell
-    life: Life
+    life: SessionLife
     """Moved by admission alone."""
     fps: float
-    """What it plays at for now."""
+    """Frames a second it plays at for now."""
     fps_since: float
     session: Session | None = None
     """None until it is let in."""
@@ -130,17 +136,17 @@ class SessionEntry:
     closing: Ended | None = None
     """Set when it is to end as soon as its turn is over."""
     media_s: float = 0.0
-    has: Has = NOTHING
+    has: ViewerPosition = NOTHING
     """Chunks that its viewer has are made as fast as can be."""
-    settled: Settled = NOTHING_SETTLED
+    commit_cost: CommitCost = NO_COMMIT
     one_offs: int = 0
-    """Of the engine, when its last turn began."""
+    """Engine's `one_offs` when its last turn began."""
     draft: PendingDraft | None = None
-    """What its owner is about to ask for."""
+    """Control that its owner is about to ask for."""
     shared: int = 0
     """Chunks that it had from a session that began alike."""
     told_position: int = 0
-    """In line; 0 when it is in none."""
+    """Position in line that was last sent to its owner; 0 when it is in none."""
 
     @property
     def session_id(self) -> str:
@@ -152,7 +158,7 @@ class SessionEntry:
 
     @property
     def paused(self) -> bool:
-        """Whether its owner has paused it."""
+        """True if its owner has paused it."""
         return self.session is not None and self.session.timeline.paused
 
 
@@ -162,23 +168,23 @@ def label(session_id: str) -> str:
 
 
 def geometry(spec: ModelSpec, config: StreamConfig, timeline: Timeline | None = None) -> Geometry:
-    """What a chunk costs: as configured, or as a session's controls have made it."""
+    """Return the geometry of a chunk: as configured, or as a session's controls have made it."""
     if timeline is not None:
         config = replace(config, steps=timeline.steps, window=timeline.window, sink=timeline.sink)
     return Geometry.of(spec, config)
 
 
 def batch_key(config: StreamConfig, timeline: Timeline) -> Hashable:
-    """Sessions of equal key will most likely plan chunks of one kind. None while a window fills: that is soon over, and what
-    shared calls take is learnt of full ones."""
+    """Return the batch key: sessions of equal key will most likely plan chunks of one kind. None while a
+    window fills: that is soon over, and the time of shared calls is learnt from full ones."""
     if timeline.start_frame + config.frames_per_chunk < timeline.window:
         return None
     return config.latent_size, config.frames_per_chunk, timeline.steps, timeline.window, config.anchor
 
 
-def of_one_kind(planned: Sequence[Planned]) -> list[list[Planned]]:
-    """In groups whose chunks can share their model calls."""
-    groups: dict[Hashable, list[Planned]] = {}
-    for chunk in planned:
-        groups.setdefault(kinship(chunk.decision.envelope), []).append(chunk)
+def of_one_kind(chunks: Sequence[PendingChunk]) -> list[list[PendingChunk]]:
+    """Group chunks that can share their model calls."""
+    groups: dict[Hashable, list[PendingChunk]] = {}
+    for chunk in chunks:
+        groups.setdefault(envelope_batch_key(chunk.envelope), []).append(chunk)
     return list(groups.values())

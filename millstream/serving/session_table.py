@@ -1,10 +1,11 @@
-"""Who is here, who waits in line, who lies in host memory: an entry for every session, from the moment it asks to its end.
+"""Entry of every session, on the device, in line or in host memory, from the moment it asks to its end.
 
-Brings together what knows nothing of each other: admission (who may have a place), the scheduler (whose turn it is) and the
-sessions themselves. Everything here is quick and takes no device memory; `serving/service.py` calls it under its lock, and does
-on the engine's thread whatever does take time.
+Brings together parts that know nothing of each other: admission (which sessions may have a place), the
+scheduler (whose turn it is) and the sessions themselves. Everything here is quick and takes no device memory;
+`serving/service.py` calls it under its lock, and does on the engine's thread whatever does take time.
 
-A session's state is its `Life` (`serving/life.py`), which admission moves and everybody reads; nothing here keeps another.
+A session's state is its `SessionLife` (`serving/session_life.py`), which admission moves and all others read;
+nothing here keeps another.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ from millstream.core.config import StreamConfig, pixel_frames
 from millstream.core.controls import AnyControl, Receipt, SetSteps, SetWindow
 from millstream.core.errors import ControlError, MillstreamError, Overloaded, UnknownSession
 from millstream.engine.engine import Engine
-from millstream.engine.flights import Landing
 from millstream.serving.admission import Admission
 from millstream.serving.admission_types import Admitted, Answer, Queued, Refused, Request
 from millstream.serving.chunk_times import Geometry
-from millstream.serving.hand_over import HandOver
+from millstream.serving.delivery_cost import DeliveryCost
 from millstream.serving.heap import trim_heap
-from millstream.serving.notices import Applied, Ended, Live, Pictured, Rated, Tell, Waiting
+from millstream.serving.notices import Applied, Ended, Live, Rated, Tell, Waiting
 from millstream.serving.rates import RISE_AFTER_S, next_rate
 from millstream.serving.scheduler import Scheduler
-from millstream.serving.session_entry import Has, OpenRequest, SessionEntry, batch_key, geometry
+from millstream.serving.session_entry import OpenRequest, SessionEntry, ViewerPosition, batch_key, geometry
 from millstream.serving.turns import Halt
-from millstream.session.chunk import Chunk
+from millstream.session.chunk import Chunk, PendingChunk
 from millstream.session.pacing import Pace
 from millstream.session.session import Session
 from millstream.session.timeline import TimelineState
 
 LEARN_S = 0.03
-"""So often at most admission hears what chunks took, and rates follow: chunks of a few milliseconds are told in one go."""
+"""Seconds between two updates of admission with chunk times, after which rates follow: chunks of a few
+milliseconds are reported in one go."""
 LATE = 0.1
-"""Of a chunk's playing time: what comes later than that costs its session some of its rate."""
+"""Share of a chunk's playing time: a chunk that is later than that costs its session some of its rate."""
 MAX_CATCH_UP = 64
-"""Chunks."""
+"""Most chunks that a session makes again for a viewer that has them."""
 
 
 class SessionTable:
@@ -52,21 +53,22 @@ class SessionTable:
         session_bytes: Callable[[StreamConfig], int],
         revive: Callable[[SessionEntry, str], None],
     ) -> None:
-        """`revive` has the engine's thread make a saved session, and `schedule` it with the note it is given."""
+        """`revive` has the engine's thread make a saved session, and `schedule` it with the note it is
+        given."""
         self.admission = admission
         self.scheduler = scheduler
         self.entries: dict[str, SessionEntry] = {}
-        self.hand_over = HandOver()
-        """As it was measured last."""
+        self.hand_over = DeliveryCost()
+        """Cost of passing a chunk on, as measured last."""
         self._engine = engine
         self._session_bytes = session_bytes
         self._revive = revive
         self._measured: list[tuple[Geometry, float]] = []
-        """What chunks took that admission has not heard of."""
+        """Chunk times that admission has not received yet, by geometry."""
         self._learned_at = -math.inf
 
     def price(self, request: OpenRequest) -> Request:
-        """What a session would take, as admission is asked."""
+        """Return a session's request to admission: what it would take."""
         return Request(
             session_id=request.session_id,
             geometry=geometry(self._engine.spec, request.config),
@@ -81,12 +83,13 @@ class SessionTable:
         )
 
     def ask(self, request: OpenRequest, tell: Tell) -> Answer:
-        """A place for a new session; raises `Overloaded` when it cannot even wait for one."""
-        asked, now = self.price(request), time.monotonic()
+        """Ask for a place for a new session; raise `Overloaded` when it cannot even wait for one."""
+        asked = self.price(request)
+        now = time.monotonic()
         self._learn()
         answer = self.admission.ask(asked, now)
         if isinstance(answer, Refused):
-            raise Overloaded(answer.reason, fps=answer.fps, can_wait=answer.can_wait)
+            raise Overloaded(answer.reason, fps=answer.fps, can_wait=answer.can_wait, never=answer.never)
         life = self.admission.life(request.session_id)
         entry = self.entries[request.session_id] = SessionEntry(
             request, asked, request.config, tell, life, request.pace.fps, now, media_s=request.media_s
@@ -96,11 +99,14 @@ class SessionTable:
         return answer
 
     def check(self, request: OpenRequest, instead_of: str) -> None:
-        """Raises `Overloaded` if this session could not be in the place of that one, or ever, if it may wait."""
+        """Raise `Overloaded` if this session could not be in the place of that one, or ever, if it may
+        wait."""
         self.find(instead_of)
         self._learn()
         asked = replace(self.price(request), session_id=instead_of)
-        obstacle = self.admission.obstacle(asked, ()) if request.may_wait else self.admission.obstacle_instead(asked)
+        obstacle = (
+            self.admission.obstacle(asked, ()) if request.may_wait else self.admission.obstacle_instead(asked)
+        )
         if obstacle is not None:
             raise Overloaded(obstacle.reason, fps=obstacle.fps)
 
@@ -110,18 +116,22 @@ class SessionTable:
         return self.entries[session_id]
 
     def holds(self, entry: SessionEntry) -> bool:
-        """Whether it has not ended."""
+        """Return whether a session has not ended."""
         return self.entries.get(entry.session_id) is entry
 
     def has_input(self, entry: SessionEntry) -> bool:
-        """Whether there is enough of it for the next chunk, where it takes one."""
-        feed, session = entry.request.feed, entry.session
+        """Return whether there is enough input for its next chunk; true for a session without input."""
+        feed = entry.request.feed
+        session = entry.session
         if feed is None or session is None:
             return True
-        return feed.can_give(pixel_frames(session.timeline.start_frame, entry.request.config.frames_per_chunk))
+        return feed.can_give(
+            pixel_frames(session.timeline.start_frame, entry.request.config.frames_per_chunk)
+        )
 
     def goes_on(self, entry: SessionEntry) -> bool:
-        """Whether its next chunk can be planned before its last one is shown: no control is due, and its input is there."""
+        """Return whether its next chunk can be planned before its last one is shown: no control is due, and
+        its input is there."""
         return entry.session is not None and entry.session.undisturbed and self.has_input(entry)
 
     def control(self, entry: SessionEntry, control: AnyControl, at_chunk: int | None) -> Receipt:
@@ -133,18 +143,22 @@ class SessionTable:
         before = entry.asked, entry.config
         self._promise(entry, control)
         try:
-            return entry.session.control(control, at_chunk=at_chunk)
+            # Not `Session.control`, which shows its own prompt for an empty one: here the client is told.
+            return entry.session.timeline.queue(control, at_chunk=at_chunk)
         except MillstreamError:
             entry.asked, entry.config = before  # what was not taken is not paid for
             self.admission.revise(entry.asked)
             raise
 
     def schedule(self, entry: SessionEntry, session: Session, note: str) -> None:
-        """Its session is there: it has its turns from now on. Raises `Overloaded` if what waits in it breaks a promise."""
+        """Schedule a session that is ready: it has its turns from now on. Raise `Overloaded` if a control
+        that waits in it breaks a promise."""
         assert self.holds(entry), f"{entry.label} has ended"
         for waiting in session.timeline.state().waiting:
             self._promise(entry, waiting.control)
-        now, request, name = time.monotonic(), entry.request, entry.session_id
+        now = time.monotonic()
+        request = entry.request
+        name = entry.session_id
         entry.session = session
         key = batch_key(request.config, session.timeline)
         terms = replace(request.terms, pace=self._pace(entry))
@@ -154,18 +168,21 @@ class SessionTable:
             self.scheduler.halt(name, "unwatched", now)
         entry.tell(Live(note=note, fps=entry.fps))
 
-    def catch_up(self, entry: SessionEntry, has: Has) -> None:
-        """One that was brought back makes what its viewer has already without waiting to be watched: not more than it can
-        have missed, whatever is said. Then it is as far ahead of the viewer as it was."""
+    def catch_up(self, entry: SessionEntry, has: ViewerPosition) -> None:
+        """Have a session that was brought back make again what its viewer has already, without waiting to be
+        watched: not more than it can have missed, whatever is claimed. Then it is as far ahead of the viewer
+        as it was."""
         if entry.request.start is None or entry.session is None or entry.has.chunk >= 0 or has.chunk < 0:
             return
         following = entry.session.timeline.chunk_index
         entry.has = has._replace(chunk=min(has.chunk, following + MAX_CATCH_UP))
+        timeline = entry.session.timeline
+        timeline.open_from = max(timeline.open_from, entry.has.chunk + 1)
         if entry.has.chunk < following:
             self.scheduler.restart(entry.session_id, time.monotonic(), has.dry_at)
 
     def lift(self, entry: SessionEntry, *whys: Halt) -> None:
-        """These reasons to stand still are gone; one in host memory asks for its place, once none is left."""
+        """Remove reasons to stand still; a session in host memory asks for its place, once none is left."""
         for why in whys:
             self.scheduler.proceed(entry.session_id, why, time.monotonic())
         if entry.life.state == "parked" and not self.scheduler.halts(entry.session_id):
@@ -177,7 +194,8 @@ class SessionTable:
                 self._admit_waiting()
 
     def stand_still(self, entry: SessionEntry) -> None:
-        """Nobody watches: it halts, and if it stands in line to come back from host memory, it need not."""
+        """Halt a session without viewers; if it stands in line to come back from host memory, it leaves the
+        line."""
         self.scheduler.halt(entry.session_id, "unwatched", time.monotonic())
         if entry.life.state == "returning" and self.scheduler.halts(entry.session_id):
             self.admission.step_out(entry.session_id)
@@ -185,8 +203,9 @@ class SessionTable:
             self._admit_waiting()
 
     def rest(self, entry: SessionEntry, session: Session) -> None:
-        """A turn in which it planned nothing is over: it waits for its input, is paused, or ends."""
-        now, applied = time.monotonic(), session.timeline.take_receipts()
+        """End a turn in which a session planned nothing: it waits for its input, is paused, or ends."""
+        now = time.monotonic()
+        applied = session.timeline.take_receipts()
         self.scheduler.finished(entry.session_id, now, frames=0, seconds=0.0)
         if applied:
             entry.tell(Applied(receipts=applied))
@@ -199,35 +218,46 @@ class SessionTable:
         else:
             self.scheduler.halt(entry.session_id, "starved", now)
 
-    def arrived(self, landing: Landing) -> None:
-        """A chunk is back, and the next may leave."""
-        entry, now = self.entries[landing.session.id], time.monotonic()
+    def arrived(self, pending: PendingChunk) -> None:
+        """Note that a chunk is back, and the next may leave."""
+        entry = self.entries[pending.session.id]
+        now = time.monotonic()
         assert entry.session is not None, f"{entry.label} was never let in"
-        assert landing.turn_s is not None, f"{entry.label} had no turn"
-        landing.teaches = self._engine.one_offs == entry.one_offs
-        seconds, fps = landing.turn_s if landing.teaches else 0.0, self._chunk_fps(entry, landing.num_frames)
-        self.scheduler.arrived(entry.session_id, now, frames=landing.num_frames, seconds=seconds, fps=fps)
-        self.scheduler.set_batch_key(entry.session_id, batch_key(entry.request.config, entry.session.timeline))
+        assert pending.turn_s is not None, f"{entry.label} had no turn"
+        pending.is_typical = self._engine.one_offs == entry.one_offs
+        seconds = pending.turn_s if pending.is_typical else 0.0
+        fps = self._chunk_fps(entry, pending.num_frames)
+        self.scheduler.arrived(entry.session_id, now, frames=pending.num_frames, seconds=seconds, fps=fps)
+        self.scheduler.set_batch_key(
+            entry.session_id, batch_key(entry.request.config, entry.session.timeline)
+        )
 
-    def shown(self, landing: Landing, chunk: Chunk) -> None:
-        """Its pictures are made: learn from what it took, then hand it over at the rate that this leaves."""
-        entry, now = self.entries[landing.session.id], time.monotonic()
+    def shown(self, pending: PendingChunk, chunk: Chunk) -> None:
+        """Hand over a chunk whose pictures are made, after learning from its time, at the rate that this
+        leaves."""
+        entry = self.entries[pending.session.id]
+        now = time.monotonic()
         assert entry.session is not None, f"{entry.label} was never let in"
         lateness_s = self.scheduler.dry_s(entry.session_id, now)
-        self.admission.note_late(entry.session_id, lateness_s > LATE * entry.request.pace.at(entry.fps).media_s)
-        if landing.teaches:
-            self._note_time(entry, landing, is_first=chunk.index == 0)
-        fps = self._chunk_fps(entry, landing.num_frames)
-        if landing.num_frames:
-            self.scheduler.shown(entry.session_id, now, frames=landing.num_frames, fps=fps)
+        self.admission.note_late(
+            entry.session_id, lateness_s > LATE * entry.request.pace.at(entry.fps).media_s
+        )
+        if pending.is_typical:
+            self._note_time(entry, pending, is_first=chunk.index == 0)
+        fps = self._chunk_fps(entry, pending.num_frames)
+        if pending.num_frames:
+            self.scheduler.shown(entry.session_id, now, frames=pending.num_frames, fps=fps)
             if chunk.index <= entry.has.chunk:
-                self.scheduler.restart(entry.session_id, now, entry.has.dry_at if chunk.index == entry.has.chunk else now)
-        entry.tell(Pictured(chunk=chunk, media_s=entry.media_s, fps=fps, lateness_s=lateness_s))
+                self.scheduler.restart(
+                    entry.session_id, now, entry.has.dry_at if chunk.index == entry.has.chunk else now
+                )
+        entry.tell(replace(chunk, media_s=entry.media_s, fps=fps, late_s=lateness_s))
         assert fps > 0, f"a chunk of {entry.label} plays {fps} frames a second"
         entry.media_s += len(chunk.frames) / fps
 
     def vacate(self, entry: SessionEntry) -> None:
-        """Its state is in host memory: others may have its place, unless it was set going again meanwhile."""
+        """Give up the place of a session whose state is in host memory, unless it was set going again
+        meanwhile."""
         if self.scheduler.halts(entry.session_id):
             now = time.monotonic()
             self.admission.park(entry.session_id, now)
@@ -235,12 +265,12 @@ class SessionTable:
             self._admit_waiting()
 
     def finish(self, entry: SessionEntry, ended: Ended) -> None:
-        """Give back everything, tell the owner, let in who waits."""
+        """Give back everything, send the owner the end, let in waiting sessions."""
         self._close(entry, ended)
         self._admit_waiting()
 
     def close_all(self, ended: Ended) -> None:
-        """Everything is over for everybody: nobody is let in any more."""
+        """End all sessions; no session is let in any more."""
         for entry in list(self.entries.values()):
             self._close(entry, ended)
 
@@ -251,26 +281,34 @@ class SessionTable:
             entry = self.entries[name]
             fps = next_rate(entry.fps, kept_fps, now - entry.fps_since)
             if fps != entry.fps:
-                entry.fps, entry.fps_since = fps, now
+                entry.fps = fps
+                entry.fps_since = now
                 entry.tell(Rated(note=self.admission.grant(name, fps), fps=fps))
-            if entry.asked.yields and fps >= entry.asked.wish().least and now - entry.fps_since >= RISE_AFTER_S:
+            if (
+                entry.asked.yields
+                and fps >= entry.asked.wish().least
+                and now - entry.fps_since >= RISE_AFTER_S
+            ):
                 entry.asked = self.admission.regain(name)
             if entry.session is not None:
                 self.scheduler.set_pace(name, self._pace(entry))
         self._note_crowd()
 
     def _note_crowd(self) -> None:
-        """Somebody waits for a place, or plays slower than they wish: who stands still unwatched is in their way."""
+        """Note whether a session waits for a place, or plays slower than it wishes: sessions that stand still
+        without viewers are then in the way."""
         self.scheduler.crowded = self.admission.has_line or any(
             entry.fps < entry.asked.pace.fps and entry.session is not None and not self.scheduler.halts(name)
             for name, entry in self.entries.items()
         )
 
-    def _note_time(self, entry: SessionEntry, landing: Landing, *, is_first: bool) -> None:
-        """What a chunk took. A stream's first costs less than others: it says something where it took longer than they do."""
+    def _note_time(self, entry: SessionEntry, pending: PendingChunk, *, is_first: bool) -> None:
+        """Record the time of a chunk. A stream's first chunk costs less than others: it is recorded only
+        where it took longer than expected of them."""
         assert entry.session is not None, f"{entry.label} was never let in"
         shape = geometry(self._engine.spec, entry.request.config, entry.session.timeline)
-        seconds, now = self.hand_over.slowest_s(landing, self._alone_s(entry, landing)), time.monotonic()
+        seconds = self.hand_over.slowest_s(pending, self._alone_s(entry, pending))
+        now = time.monotonic()
         if not is_first:
             self._measured.append((shape, seconds))
         elif self.admission.started_slowly(entry.session_id, seconds):
@@ -285,22 +323,24 @@ class SessionTable:
                 self._admit_waiting()
 
     def _learn(self) -> None:
-        """Have admission hear of all that was measured."""
+        """Pass all measured chunk times on to admission."""
         for shape, seconds in self._measured:
             self.admission.times.add(shape, seconds)
         self._measured.clear()
 
-    def _alone_s(self, entry: SessionEntry, landing: Landing) -> float:
-        """What a chunk takes by itself. What shared calls save is nobody's to be promised, for sessions do not always meet; nor
-        is anybody told less for what a trial of them lost."""
+    def _alone_s(self, entry: SessionEntry, pending: PendingChunk) -> float:
+        """Return the seconds a chunk takes by itself. Savings of shared calls are promised to no session, for
+        sessions do not always meet; nor is a promise lowered for what a trial of them lost."""
         assert entry.session is not None, f"{entry.label} was never let in"
         key = batch_key(entry.request.config, entry.session.timeline)
-        alone_s = self.scheduler.batch_times.seconds(key, 1) if landing.together > 1 else None
-        return landing.chunk_s if alone_s is None else alone_s
+        alone_s = self.scheduler.batch_times.seconds(key, 1) if pending.batch_size > 1 else None
+        return pending.chunk_s if alone_s is None else alone_s
 
     def _chunk_fps(self, entry: SessionEntry, num_frames: int) -> float:
-        """An epoch's first chunk has fewer frames and leaves less time for the next: it plays slower where that is needed."""
-        pace, chunk_s = entry.request.pace, self.admission.chunk_s(entry.session_id)
+        """Return the rate of a chunk. An epoch's first has fewer frames and leaves less time for the next: it
+        plays slower where that is needed."""
+        pace = entry.request.pace
+        chunk_s = self.admission.chunk_s(entry.session_id)
         if entry.request.rate == "strict" or not chunk_s or not num_frames:
             return entry.fps
         if entry.fps < pace.fps:  # as much as the device keeps
@@ -308,24 +348,25 @@ class SessionTable:
         return min(entry.fps, num_frames / chunk_s)
 
     def _pace(self, entry: SessionEntry) -> Pace:
-        """At the rate it has; further ahead, by a chunk at most, where chunk times vary."""
+        """Return the pace at the rate it has; further ahead, by a chunk at most, where chunk times vary."""
         pace = entry.request.pace.at(entry.fps)
         slack_s = self.admission.slack_s(entry.session_id) if entry.request.has_slack else 0.0
         return entry.request.pace.at(entry.fps, slack_s=min(slack_s, pace.media_s))
 
     def _close(self, entry: SessionEntry, ended: Ended) -> None:
-        now, name = time.monotonic(), entry.session_id
+        now = time.monotonic()
+        name = entry.session_id
         assert self.holds(entry), f"{entry.label} has ended already"
         del self.entries[name]
         if entry.session is not None:
             self.scheduler.remove(name, now)
             entry.session.close()
             trim_heap()
-        self.admission.leave(name, now)
+        self.admission.remove(name, now)
         entry.tell(ended)
 
     def _admit_waiting(self) -> None:
-        """Those who leave the line, in order: let in, or refused because they never could be."""
+        """Take sessions out of the line, in order: let in, or refused because they never could run."""
         while (answer := self.admission.next_in(time.monotonic())) is not None:
             entry = self.entries[answer.session_id]
             if isinstance(answer, Refused):
@@ -335,7 +376,7 @@ class SessionTable:
         self._tell_line()
 
     def _tell_line(self) -> None:
-        """Those whose position has changed: somebody came before them, or left."""
+        """Send a notice to sessions whose position has changed: another session came before them, or left."""
         for queued in self.admission.waiting(time.monotonic()):
             self._answered(self.entries[queued.session_id], queued)
         self._note_crowd()
@@ -344,10 +385,16 @@ class SessionTable:
         if isinstance(answer, Queued):
             if answer.position != entry.told_position:
                 entry.told_position = answer.position
-                entry.tell(Waiting(position=answer.position, expected_wait_s=answer.expected_wait_s, reason=answer.reason))
+                entry.tell(
+                    Waiting(
+                        position=answer.position, expected_wait_s=answer.expected_wait_s, reason=answer.reason
+                    )
+                )
             return
         now = time.monotonic()
-        entry.told_position, entry.fps, entry.fps_since = 0, answer.fps, now
+        entry.told_position = 0
+        entry.fps = answer.fps
+        entry.fps_since = now
         if entry.session is not None:
             self.scheduler.place_changed(entry.session_id, now)
             entry.tell(Live(note=answer.note, fps=entry.fps))
@@ -358,7 +405,7 @@ class SessionTable:
         self.tune()
 
     def _begin(self, entry: SessionEntry, note: str) -> None:
-        """A new session, at once: it takes no memory before its first chunk."""
+        """Begin a new session, at once: it takes no memory before its first chunk."""
         request = entry.request
         try:
             session = self._engine.session(
@@ -374,23 +421,30 @@ class SessionTable:
             self.schedule(entry, session, note)
 
     def _promise(self, entry: SessionEntry, control: AnyControl) -> None:
-        """More steps or a larger window must fit beside the promises given to others."""
+        """Check that more steps or a larger window fit beside the promises given to others."""
         if not isinstance(control, (SetSteps, SetWindow)):
             return
-        control.check()
-        changes = (
-            {"steps": control.steps} if isinstance(control, SetSteps) else {"window": control.window, "sink": control.sink}
-        )
-        self._revise(entry, replace(entry.config, **changes))
+        if isinstance(control, SetSteps):
+            config = replace(entry.config, steps=control.steps)
+        else:
+            config = replace(entry.config, window=control.window, sink=control.sink)
+        self._revise(entry, config)
 
     def promise_stream(self, entry: SessionEntry, timeline: TimelineState) -> None:
-        """What a session needs that goes back, to when its steps or window were others, must fit too."""
-        changes = dict(steps=timeline.steps, window=timeline.window, sink=timeline.sink)
-        self._revise(entry, replace(entry.config, **changes))  # type: ignore[arg-type]
+        """Check that a session that goes back, to when its steps or window were others, still fits, and
+        promise it that."""
+        self._revise(
+            entry, replace(entry.config, steps=timeline.steps, window=timeline.window, sink=timeline.sink)
+        )
 
     def _revise(self, entry: SessionEntry, config: StreamConfig) -> None:
-        asked = replace(entry.asked, geometry=geometry(self._engine.spec, config), memory_bytes=self._session_bytes(config))
+        asked = replace(
+            entry.asked,
+            geometry=geometry(self._engine.spec, config),
+            memory_bytes=self._session_bytes(config),
+        )
         refusal = self.admission.revise(asked)
         if refusal is not None:
             raise Overloaded(refusal)
-        entry.asked, entry.config = asked, config
+        entry.asked = asked
+        entry.config = config

@@ -1,6 +1,6 @@
-"""What the scheduler is told about a session, what it tells the engine to do, and what it counts. Plain data.
+"""Data passed to and from the scheduler: terms of a session, turns for the engine, and metrics.
 
-How a turn is chosen is `serving/scheduler.py`'s business.
+How a turn is chosen is the business of `serving/scheduler.py`.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from millstream.core.errors import ConfigError
 from millstream.session.pacing import Pace
 
 Halt = Literal["paused", "starved", "unwatched", "leaving"]
-"""Why a session stands still: a person said so, its input has not come, nobody watches, or it moves to another server."""
+"""Reason why a session stands still: its owner said so, its input has not come, it has no viewer, or it moves
+to another server."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
-    """What one session asks for and how long it may."""
+    """Pace and priority that one session asks for, and its limits."""
 
     pace: Pace
     weight: float = 1.0
     """Its priority when there is not enough for all: with twice the weight, twice the share of real time."""
     unattended: Literal["run", "pause"] = "pause"
-    """Whether it stands still while nobody watches; `run` suits a recording."""
+    """Behaviour without viewers: stand still, or run, which suits a recording."""
     idle_s: float = 60.0
-    """After standing still for so long, its state moves to host memory."""
+    """Seconds of standing still after which its state moves to host memory."""
     max_life_s: float | None = None
     max_chunks: int | None = None
 
@@ -46,11 +47,13 @@ class Run:
 
     session_ids: tuple[str, ...]
     batch_key: Hashable
-    """What the caller named this kind of work; None for work that is never shared."""
+    """Caller's name for this kind of work; None for work that is never shared."""
 
     def __post_init__(self) -> None:
         assert self.session_ids, "a turn is somebody's"
-        assert len(set(self.session_ids)) == len(self.session_ids), f"a session has one turn at a time: {self.session_ids}"
+        assert len(set(self.session_ids)) == len(self.session_ids), (
+            f"a session has one turn at a time: {self.session_ids}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +110,7 @@ class SessionMetrics:
 class SchedulerMetrics:
     sessions: tuple[SessionMetrics, ...]
     utilisation: float
-    """What the sessions that are not halted ask of the device; above 1 it is overloaded."""
+    """Share of the device that sessions which are not halted ask for; above 1 it is overloaded."""
     busy_s: float
     """Device seconds of all turns that finished."""
     ready: int

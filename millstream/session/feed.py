@@ -1,7 +1,7 @@
 """Input frames for video to video, taken as many at a time as a chunk needs. Knows no files and no codecs.
 
-A live feed is bounded: when a chunk is late and `CAPACITY` frames wait, the oldest is dropped, so that what a person does in
-front of the camera shows soon. One thread pushes, another takes.
+A live feed is bounded: when a chunk is late and `CAPACITY` frames wait, the oldest is dropped, so that what a
+person does in front of the camera shows soon. One thread pushes, another takes.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class LiveFeed:
             self._frames.append(frame_HW3)
 
     def finish(self) -> None:
-        """No more will come; what waits is still taken."""
+        """End the feed: no more frames will come; those that wait are still taken."""
         with self._lock:
             self._over = True
 
     def can_give(self, count: int) -> bool:
-        """Whether `take` would not have to wait: enough frames, or the end."""
+        """Return whether `take` would not have to wait: enough frames are there, or the end."""
         with self._lock:
             return self._over or len(self._frames) >= count
 

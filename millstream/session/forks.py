@@ -1,7 +1,9 @@
-"""Where a branch of a session begins, and how a session becomes what another was: exactly, or rebuilt from clean latents.
+"""Start of a branch of a session, and the way in which a session becomes what another was: exactly, or
+rebuilt from clean latents.
 
-Exact where a whole state is kept: the chunks between it and the asked one are made again from their envelopes. A rebuild is as
-on a new mesh (`mesh/recovery.py`): the window's keys and values, and the decoder's past, are made from what is left of it.
+Exact where a whole state is kept: the chunks between it and the asked one are made again from their
+envelopes. A rebuild is as on a new mesh (`mesh/recovery.py`): the window's keys and values, and the decoder's
+past, are made from what is left of it.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ import torch
 from torch import Tensor
 
 from millstream.core.config import StreamConfig
-from millstream.core.envelope import Envelope, Result
+from millstream.core.envelope import Result
 from millstream.core.errors import ControlError, PoolFull
 from millstream.models.carry import VAE, VAEState
-from millstream.session.chunk import ReceivedChunk
+from millstream.session.chunk import PendingChunk
 from millstream.session.history import History
 from millstream.session.journal import ChunkLine, ParentJournal
 from millstream.session.ports import Transport
@@ -30,7 +32,7 @@ from millstream.wire.parcel import Delivery
 
 
 class Forkable(Protocol):
-    """What a session must be able to do."""
+    """Interface that a session needs to be forked."""
 
     id: str
     config: StreamConfig
@@ -48,7 +50,7 @@ class Forkable(Protocol):
     @property
     def has_input(self) -> bool: ...
 
-    def receive(self, delivery: Delivery) -> ReceivedChunk | None: ...
+    def receive(self, chunk: PendingChunk, delivery: Delivery) -> None: ...
 
     def state(self) -> SessionState: ...
 
@@ -56,13 +58,16 @@ class Forkable(Protocol):
 
 
 def restart_at(session: Forkable, chunk_index: int | None = None) -> Restart:
-    """Where a branch begins, or the session when it goes back: as it is now, or before a chunk that is kept."""
+    """Find where a branch begins, or the session when it goes back: as it is now, or before a chunk that is
+    kept."""
     _refuse_going_back(session)
     if chunk_index is None or chunk_index == session.timeline.chunk_index:
         return _now(session)
     restart = session.trail.find(chunk_index)
     if not restart.exact and session.config.anchor == "decoded":
-        raise ControlError(f"of chunk {chunk_index} only latents are kept, and with decoded anchors these are not enough")
+        raise ControlError(
+            f"of chunk {chunk_index} only latents are kept, and with decoded anchors these are not enough"
+        )
     return restart
 
 
@@ -71,22 +76,30 @@ def as_parent(session: Forkable, restart: Restart, path: str) -> ParentJournal:
     return ParentJournal(session_id=session.id, path=path, chunk=restart.chunk_index, lines=session.num_lines)
 
 
-def begin_at(session: Forkable, restart: Restart, origin: Forkable, transport: Transport, vae: VAE) -> Restart:
-    """Make a session what `origin` was there. Returns where it really begins: nearby, with the window rebuilt, where a mesh was
-    lost and what it held of `origin` with it."""
+def begin_at(
+    session: Forkable, restart: Restart, origin: Forkable, transport: Transport, vae: VAE
+) -> Restart:
+    """Make a session what `origin` was there. Returns where it really begins: nearby, with the window
+    rebuilt, where a mesh was lost and what it held of `origin` with it."""
     if restart.cache_id not in ("", session.id) and not transport.fork(restart.cache_id, session.id):
         restart = _without_copies(restart, origin)
     decoder = _warmed(vae, restart.history) if restart.decoder is None else restart.decoder
     state = SessionState(
-        timeline=restart.timeline, history=restart.history, decoder=decoder, encoder=(), last_input=None, motion=None
+        timeline=restart.timeline,
+        history=restart.history,
+        decoder=decoder,
+        encoder=(),
+        last_input=None,
+        motion=None,
     )
     session.resume(state, restart.again)
     return restart
 
 
-def take_made(session: Forkable, envelope: Envelope, made: MadeChunk, transport: Transport) -> ReceivedChunk | None:
-    """The chunk that a session has just planned, as another has made it after the same past. None, and nothing has happened,
-    where the generator has no room for it, or has lost it."""
+def take_made(session: Forkable, chunk: PendingChunk, made: MadeChunk, transport: Transport) -> bool:
+    """Take the chunk that a session has just planned as another has made it after the same past. False, and
+    nothing has happened, where the generator has no room for it, or has lost it."""
+    envelope = chunk.envelope
     session.trail.copy_cache(envelope.chunk_index)
     with suppress(PoolFull, torch.OutOfMemoryError):
         if transport.fork(made.cache_id, session.id):
@@ -99,13 +112,17 @@ def take_made(session: Forkable, envelope: Envelope, made: MadeChunk, transport:
                 end_frame=envelope.end_frame,
                 digest=made.digest,
             )
-            latents = History.from_state(made.history).context(tuple(range(envelope.start_frame, envelope.end_frame)))
-            return session.receive(Delivery(result=result, latents_out=latents))
-    return None
+            latents = History.from_state(made.history).context(
+                tuple(range(envelope.start_frame, envelope.end_frame))
+            )
+            session.receive(chunk, Delivery(result=result, latents_out=latents))
+            return chunk.delivery is not None
+    return False
 
 
 def _now(session: Forkable) -> Restart:
-    state, again = session.state(), tuple(session.again)
+    state = session.state()
+    again = tuple(session.again)
     holds = bool(again) or not state.timeline.pending.init_cache
     return Restart(
         chunk_index=state.timeline.chunk_index - len(again),
@@ -135,6 +152,8 @@ def _refuse_going_back(session: Forkable) -> None:
     if session.ended:
         raise ControlError("the session has ended; only a live one can be forked or rewound")
     if session.has_input:
-        raise ControlError("a session with an input video cannot be forked or rewound: its input does not come again")
+        raise ControlError(
+            "a session with an input video cannot be forked or rewound: its input does not come again"
+        )
     if session.num_under_way:
         raise ControlError(f"{session.num_under_way} chunks are under way; fork or rewind when they are here")

@@ -30,7 +30,7 @@ class History:
             held.update({frame: tensor.to(device) for frame, tensor in held.items()})
 
     def state(self) -> dict[str, Tensor]:
-        """What it holds, by name."""
+        """Return the tensors it holds, by name."""
         latents = {f"latents.{frame}": tensor for frame, tensor in self._latents.items()}
         return latents | {f"pixels.{frame}": tensor for frame, tensor in self._pixels.items()}
 
@@ -70,15 +70,17 @@ class History:
         return tuple(held[:sink] + rest[max(0, len(rest) - newest) :])
 
     def context_after(self, envelope: Envelope) -> tuple[int, ...]:
-        """Those that the next chunk of such a window sees."""
-        return self.context_indices(window=envelope.window, sink=envelope.sink, frames_per_chunk=envelope.frames)
+        """Return the frames that the next chunk of such a window sees."""
+        return self.context_indices(
+            window=envelope.window, sink=envelope.sink, frames_per_chunk=envelope.frames
+        )
 
     def context(self, indices: tuple[int, ...]) -> Tensor:
         """[B, context, C, Y, X]"""
         return torch.stack([self._latents[index] for index in indices], dim=1)
 
     def anchored(self, indices: tuple[int, ...], vae: VAE) -> Tensor:
-        """The same, its first frame encoded afresh from its last picture."""
+        """Return `context` with its first frame encoded afresh from its last picture."""
         context = self.context(indices)
         anchor, _ = vae.encode(self._pixels[indices[0]][:, None])
         return torch.cat([anchor.to(context.dtype), context[:, 1:]], dim=1)

@@ -1,7 +1,7 @@
 """The journal: a header and one line per chunk, JSON, appended as the stream goes.
 
-It is meant to be read after a crash, so it grows in place; a last line cut short is survived and reported. A chunk that had
-an input which is in no file, as a camera's, has its latents in its line.
+It is meant to be read after a crash, so it grows in place; a last line cut short is survived and reported. A
+chunk that had an input which is in no file, as a camera's, has its latents in its line.
 Shapes: B batch, F latent frames, C latent channels, Y and X rows and columns.
 """
 
@@ -37,7 +37,8 @@ class InputVideo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedStart(msgspec.Struct, frozen=True, kw_only=True):
-    """The snapshot that a session went on from: where it lies, seen from the journal's folder, and what was in it."""
+    """The snapshot that a session went on from: where it lies, seen from the journal's folder, and what was
+    in it."""
 
     path: str
     digest: str
@@ -80,11 +81,11 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     speed: Speed = msgspec.field(default_factory=Speed)
     """Which speed-ups were on: bits depend on them. A journal that says nothing of them was made without."""
     compile: str = "off"
-    """What compiled the blocks: bits depend on it."""
+    """Backend that compiled the blocks: bits depend on it."""
     input: InputVideo | None = None
     start: SavedStart | None = None
     parent: ParentJournal | None = None
-    """Of a branch; its path begins there (`session/journal_path.py`)."""
+    """Journal that a branch was forked from; the branch's path begins there (`session/journal_path.py`)."""
     num_frames: int | None = None
     """How many pixel frames were to be shown, where the run had an end: the last chunk may hold more."""
 
@@ -101,14 +102,17 @@ class InputLatents(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, latents_BFCYX: Tensor, num_frames: int) -> InputLatents:
         """Waits for a GPU."""
-        dtype, data = str(latents_BFCYX.dtype).removeprefix("torch."), memory_of(latents_BFCYX.cpu().contiguous())
+        dtype = str(latents_BFCYX.dtype).removeprefix("torch.")
+        data = memory_of(latents_BFCYX.cpu().contiguous())
         return cls(dtype=dtype, shape=tuple(latents_BFCYX.shape), data=bytes(data), num_frames=num_frames)
 
     def latents(self) -> Tensor:
         """[B, F, C, Y, X] in host memory."""
         dtype = DTYPES.get(self.dtype)
         if dtype is None or math.prod(self.shape) * dtype.itemsize != len(self.data) or not self.data:
-            raise JournalError(f"{len(self.data)} bytes of input are not {self.dtype} of the shape {self.shape}")
+            raise JournalError(
+                f"{len(self.data)} bytes of input are not {self.dtype} of the shape {self.shape}"
+            )
         return torch.frombuffer(bytearray(self.data), dtype=dtype).view(self.shape)
 
 
@@ -132,21 +136,23 @@ AnyLine = ChunkLine | RewindLine
 class Journal:
     header: Header
     chunks: tuple[ChunkLine, ...]
-    """Of the path that the session took in the end."""
+    """Chunks of the path that the session took in the end."""
     cut_short: bool
-    """Whether the last line was incomplete, as after a crash."""
+    """True if the last line was incomplete, as after a crash."""
 
 
 class JournalWriter:
-    """Appends a line per chunk at once, so that a crash loses at most the chunk it interrupts. A line that does not fit on the
-    disk is taken back: what is there before it stays whole."""
+    """Appends a line per chunk at once, so that a crash loses at most the chunk it interrupts. A line that
+    does not fit on the disk is taken back: what is there before it stays whole."""
 
     def __init__(self, path: Path, header: Header, *, overwrite: bool = False) -> None:
         self._path = path
         self._has_video = header.input is not None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("wb" if overwrite else "xb", buffering=0)  # nothing is left to write when it is closed
+            self._file = path.open(
+                "wb" if overwrite else "xb", buffering=0
+            )  # nothing is left to write when it is closed
         except FileExistsError:
             raise _exists(path) from None
         except OSError as error:
@@ -159,7 +165,13 @@ class JournalWriter:
             path.unlink(missing_ok=True)
             raise
 
-    def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...], given: InputLatents | None = None) -> None:
+    def write(
+        self,
+        envelope: Envelope,
+        digest: str,
+        receipts: tuple[Receipt, ...],
+        given: InputLatents | None = None,
+    ) -> None:
         """`given` is written where the header names no video that has it."""
         given = None if self._has_video else given
         self._append(ChunkLine(envelope=envelope, digest=digest, receipts=receipts, input=given))
@@ -173,7 +185,9 @@ class JournalWriter:
     def __enter__(self) -> JournalWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _append(self, line: Header | AnyLine) -> None:
@@ -202,7 +216,7 @@ def _exists(path: Path) -> JournalError:
 
 
 def read_journal(path: Path, *, lines: int | None = None) -> Journal:
-    """What was written; `lines` stops after so many, as it was then."""
+    """Read what was written; `lines` stops after so many, as it was then."""
     try:
         whole = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -212,7 +226,9 @@ def read_journal(path: Path, *, lines: int | None = None) -> Journal:
         raise JournalError(f"{path} holds no complete line; it is not a journal or was cut off at once")
     header = _parse(whole[0], Header, path, 1)
     if header.version != VERSION:
-        raise JournalError(f"{path} is a journal of version {header.version}; this program reads version {VERSION}")
+        raise JournalError(
+            f"{path} is a journal of version {header.version}; this program reads version {VERSION}"
+        )
     parsed = [_parse(line, AnyLine, path, number) for number, line in enumerate(whole[1:], start=2)]
     return Journal(header=header, chunks=_path_of(parsed[:lines]), cut_short=bool(rest))
 

@@ -1,7 +1,8 @@
-"""Media time of one session: how fast its viewer plays, how far ahead of the viewer it is, when the viewer runs dry.
+"""Media time of one session: how fast its viewer plays, how far ahead of the viewer it is, when the viewer
+runs dry.
 
-Pure arithmetic: seconds of some clock come in as arguments. It knows no other session and nothing of the device;
-`serving/scheduler.py` orders sessions by what is said here.
+Pure arithmetic: seconds of some clock come in as arguments. It knows no other session and nothing of the
+device; `serving/scheduler.py` orders sessions by what is said here.
 
 Time runs left to right. A chunk may start at `may_start_at`, at most the lead before the viewer would have
 played it, and must have landed at `dry_at`:
@@ -19,20 +20,22 @@ from typing import Literal
 from millstream.core.errors import ConfigError
 
 RateKind = Literal["auto", "asked", "strict"]
-"""Whether the server chooses the rate, a client asked for one and takes less, or would rather be refused."""
+"""Kind of frame rate: the server chooses it, a client asked for one and takes less, or would rather be
+refused."""
 ROUNDING_S = 1e-9
 """Lateness below this is floating point, not a stall."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """What a viewer is promised: frames a second, in chunks of so many, and how soon a control shows."""
+    """Promise to a viewer: frames a second, in chunks of so many, and how soon a control shows."""
 
     fps: float
     chunk_frames: int
     """Pixel frames of a full chunk; an epoch's first may have fewer."""
     lead_s: float | None = None
-    """How far generation may be ahead of the viewer. None: two chunks, so that each has the time it plays to be made in."""
+    """How far generation may be ahead of the viewer. None: two chunks, so that each has the time it plays to
+    be made in."""
     slack_s: float = 0.0
     """Beyond that, for chunks that take longer than most."""
 
@@ -43,12 +46,13 @@ class Pace:
             raise ConfigError(f"a chunk needs at least 1 frame, got {self.chunk_frames}")
         if not (math.isfinite(self.max_ahead_s) and self.window_s > 0):
             raise ConfigError(
-                f"a lead of {self.max_ahead_s:g} s leaves no time to make a chunk that plays {self.media_s:g} s; "
+                f"a lead of {self.max_ahead_s:g} s leaves no time to make a chunk that plays "
+                f"{self.media_s:g} s; "
                 f"use {2 * self.media_s:g} s or more"
             )
 
     def at(self, fps: float, *, slack_s: float = 0.0) -> Pace:
-        """The same at another frame rate: as many chunks ahead."""
+        """Return this pace at another frame rate: as many chunks ahead."""
         lead_s = None if self.lead_s is None else self.lead_s * self.fps / fps
         return Pace(fps=fps, chunk_frames=self.chunk_frames, lead_s=lead_s, slack_s=slack_s)
 
@@ -69,7 +73,8 @@ class Pace:
 
 @dataclass(slots=True)
 class Playout:
-    """A viewer's clock. It starts with the first chunk, waits when it runs dry and stands still while halted."""
+    """A viewer's clock. It starts with the first chunk, waits when it runs dry and stands still while
+    halted."""
 
     pace: Pace
     landed_at: float
@@ -85,30 +90,37 @@ class Playout:
     dry_at: float = 0.0
     """When the viewer has played all there is. For the first chunk: one chunk's time after joining."""
     slowed_dry_at: float = 0.0
-    """The same for a viewer who plays as slowly as the device can serve."""
+    """Time when the viewer has played all there is, if it plays as slowly as the device can serve."""
 
     def __post_init__(self) -> None:
         self.dry_at = self.slowed_dry_at = self.landed_at + self.pace.media_s
 
     def resume(self, dry_at: float) -> None:
-        """Before the first chunk: its viewer has pictures from elsewhere until then, if any. Not more than the lead counts."""
+        """Before the first chunk: its viewer has pictures from elsewhere until then, if any. Not more than
+        the lead counts."""
         assert not self.begun, "a clock that runs knows what its viewer has"
         left_s = min(dry_at - self.landed_at, self.pace.max_ahead_s)
         if left_s > 0:
-            self.begun, self.media_s = True, left_s
+            self.begun = True
+            self.media_s = left_s
             self.dry_at = self.slowed_dry_at = self.landed_at + left_s
 
     def land(self, now: float, frames: int, *, rate: float = 1.0, fps: float | None = None) -> None:
-        """A chunk is out, while the device can serve this session at `rate` of real time; `fps` is its own, if it has one.
+        """A chunk is out, while the device can serve this session at `rate` of real time; `fps` is its own,
+        if it has one.
 
         A late one shifts the clock: the viewer waited and misses nothing of the picture.
         """
         assert 0 < rate <= 1, f"rate must be above 0 and at most 1, got {rate}"
-        assert 0 < frames <= self.pace.chunk_frames, f"a chunk has 1 to {self.pace.chunk_frames} frames, got {frames}"
-        time, gained = self._viewer_time(now), frames / (fps or self.pace.fps)
+        assert 0 < frames <= self.pace.chunk_frames, (
+            f"a chunk has 1 to {self.pace.chunk_frames} frames, got {frames}"
+        )
+        time = self._viewer_time(now)
+        gained = frames / (fps or self.pace.fps)
         late = time - self.dry_at
         if not self.begun:
-            self.begun, self.dry_at = True, time
+            self.begun = True
+            self.dry_at = time
         elif late > ROUNDING_S:
             self.misses += 1
             self.stalled_s += late
@@ -126,7 +138,8 @@ class Playout:
         """Go on as if no time had passed since the halt."""
         assert self.halted_at is not None, "only a halted clock can go on"
         assert now >= self.halted_at, f"time went from {self.halted_at} back to {now}"
-        passed, self.halted_at = now - self.halted_at, None
+        passed = now - self.halted_at
+        self.halted_at = None
         self.dry_at += passed
         self.slowed_dry_at += passed
         self.landed_at += passed
@@ -153,7 +166,8 @@ class Playout:
 
     def continuity(self, now: float) -> float:
         """Share of the time since the first picture in which the picture moved."""
-        played, waited = self.played_s(now), self.waited_s(now)
+        played = self.played_s(now)
+        waited = self.waited_s(now)
         return played / (played + waited) if waited else 1.0
 
     def _land_slowed(self, time: float, gained: float, rate: float) -> None:

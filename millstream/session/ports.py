@@ -1,4 +1,5 @@
-"""What a session is connected to: an input, a generator somewhere, a journal. Each is a few methods, whoever has them.
+"""Interfaces to what a session is connected to: an input, a generator somewhere, a journal. Each is a few
+methods.
 
 Shapes: H height, W width, 3 is RGB.
 """
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from millstream.core.controls import Receipt
 from millstream.core.envelope import Envelope
 from millstream.session.journal import InputLatents
-from millstream.wire.parcel import Parcel, Posted
+from millstream.wire.parcel import Parcel, PendingDeliveries
 
 
 class Feed(Protocol):
@@ -25,10 +26,11 @@ class Feed(Protocol):
 
 
 class Transport(Protocol):
-    def post(self, parcels: Sequence[Parcel]) -> Posted: ...
+    def post(self, parcels: Sequence[Parcel]) -> PendingDeliveries: ...
 
     def fork(self, session_id: str, new_id: str) -> bool:
-        """Give `new_id` what the generator holds of a session. False where it holds nothing of it any more."""
+        """Give `new_id` what the generator holds of a session. False where it holds nothing of it any
+        more."""
 
     def release(self, session_id: str) -> None: ...
 
@@ -36,7 +38,9 @@ class Transport(Protocol):
 class ChunkLog(Protocol):
     """Where finished chunks are written down."""
 
-    def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...], given: InputLatents | None) -> None: ...
+    def write(
+        self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...], given: InputLatents | None
+    ) -> None: ...
 
     def rewind(self, chunk_index: int) -> None:
         """The session has gone back to before a chunk."""

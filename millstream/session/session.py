@@ -1,8 +1,10 @@
-"""One live stream: its timeline, its clean latents, its decoder state. Sessions share weights and nothing else.
+"""One live stream: its timeline, its clean latents, its decoder state. Sessions share weights and nothing
+else.
 
-`decide` and `prepare` turn controls into a parcel, `receive` and `finish` turn the delivery into pixels. What happens in
-between is the pipeline's business. Everything a chunk depends on is in its envelope, so `recall` can make the same parcel again
-from a journal. `fork` and `rewind` begin again at a moment that the session's trail has kept.
+`decide` and `prepare` turn controls into a parcel, `receive` and `finish` turn the delivery into pixels. What
+happens in between is the pipeline's business. Everything a chunk depends on is in its envelope, so `recall`
+can make the same parcel again from a journal. `fork` and `rewind` begin again at a moment that the session's
+trail has kept.
 Shapes: B batch, F latent frames, T pixel frames, C latent channels, Y and X rows and columns.
 """
 
@@ -12,7 +14,7 @@ import secrets
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -31,7 +33,7 @@ from millstream.core.trace import ChunkTiming
 from millstream.generation.generator import starting_latents
 from millstream.generation.stopwatch import Stopwatch
 from millstream.models.carry import VAE
-from millstream.session.chunk import Chunk, ChunkPlan, PendingChunk, ReceivedChunk
+from millstream.session.chunk import Chunk, ChunkPlan, PendingChunk
 from millstream.session.decoding import StreamDecoder
 from millstream.session.forks import begin_at, restart_at
 from millstream.session.history import History, has_anchor
@@ -46,7 +48,7 @@ from millstream.wire.parcel import Delivery, Parcel
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharedParts:
-    """What all sessions of an engine use and none owns."""
+    """Parts that all sessions of an engine use and none owns."""
 
     transport: Transport
     vae: VAE
@@ -59,15 +61,21 @@ class SharedParts:
     stream: Callable[[Session, int | None], Iterator[Chunk]]
     """So many chunks of a session, one at a time; None: until it ends or is paused."""
     default_prompt: str
-    """What an empty prompt stands for."""
+    """Prompt that an empty one stands for."""
     watch: Callable[[Session], None]
-    """Told of every session that begins."""
+    """Called with every session that begins."""
     ring_bytes: Callable[[StreamConfig], int]
-    """Of a session's keys and values."""
+    """Function that counts the bytes of a session's keys and values."""
     rewind: RewindConfig = NO_REWIND
 
 
 class Session:
+    """Stream one video: plan chunks from controls, have them generated, decode them. `Engine.session` makes
+    one.
+
+    Its history, rings and decoder state are its own; weights are shared with all sessions of its engine.
+    """
+
     def __init__(
         self,
         session_id: str,
@@ -80,27 +88,34 @@ class Session:
     ) -> None:
         self.id = session_id
         self.config = config
-        self.timeline = Timeline(session_id, config, fill_empty(prompts, parts.default_prompt), has_input=feed is not None)
+        self.timeline = Timeline(
+            session_id, config, fill_empty(prompts, parts.default_prompt), has_input=feed is not None
+        )
         self._parts = parts
         self._input = VideoInput(feed, config.motion_gain)
         self._journal = journal
         self._history = History()
         self._decoder = StreamDecoder(parts.vae, parts.stopwatch, keeps_anchors=config.anchor == "decoded")
-        self._outstanding: deque[PendingChunk] = deque()
+        self._plans: deque[ChunkPlan] = deque()
+        """Plans of chunks that are not here yet, in order."""
         self.again: deque[ChunkLine] = deque()
         """Chunks that were made before and lead to where its timeline is."""
         self.num_lines = 0
-        """In its journal, after the header."""
+        """Lines in its journal, after the header."""
         limits = parts.rewind if feed is None else NO_REWIND  # an input does not come again
         self.trail = Trail(session_id, limits, parts.transport, parts.ring_bytes(config))
-        """What it can go back to."""
-        self._release = weakref.finalize(self, parts.transport.release, session_id)  # also when it is merely dropped
+        """Past that it can go back to."""
+        self._release = weakref.finalize(
+            self, parts.transport.release, session_id
+        )  # also when it is merely dropped
         parts.watch(self)
 
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     @property
@@ -111,20 +126,26 @@ class Session:
     @property
     def num_under_way(self) -> int:
         """Chunks that are planned and not here."""
-        return len(self._outstanding)
+        return len(self._plans)
 
     @property
     def has_input(self) -> bool:
         return self._input.feed is not None
 
     def control(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
-        """Ask for a change at the next unplanned chunk, or at a later one."""
-        if isinstance(control, SetPrompt) and not control.prompts:
-            control = msgspec.structs.replace(control, prompt=fill_empty(control.mix, self._parts.default_prompt)[0].text)
-        return self.timeline.queue(control, at_chunk=at_chunk)
+        """Ask for a change at the next chunk that is open to it, or at a later one."""
+        return self.timeline.queue(self._filled(control), at_chunk=at_chunk)
+
+    def take_up(self, controls: Iterable[tuple[AnyControl, int]], *, open_from: int) -> None:
+        """Go on as a session that ended without warning: with controls that were acknowledged, each for its
+        chunk. What comes now applies from `open_from` on; chunks before it come as they were shown."""
+        for control, at_chunk in controls:
+            self.timeline.queue_again(self._filled(control), control.id, at_chunk)
+        self.timeline.open_from = open_from
 
     def stream(self, chunks: int | None = None) -> Iterator[Chunk]:
-        """Chunks until the session ends or is paused, or `chunks` of them, one at a time. Call again to go on."""
+        """Chunks until the session ends or is paused, or `chunks` of them, one at a time. Call again to go
+        on."""
         return self._parts.stream(self, chunks)
 
     def decide(self) -> ChunkPlan | None:
@@ -135,19 +156,30 @@ class Session:
         self.trail.planned(self.timeline)
         if self._input.over or not self.timeline.absorb():
             return None
-        timeline, frames = self.timeline, self.config.frames_per_chunk
+        timeline = self.timeline
+        frames = self.config.frames_per_chunk
         video, real = self._enter(timeline.start_frame)
         if self._input.over:
             return None
-        context = self._history.context_indices(window=timeline.window, sink=timeline.sink, frames_per_chunk=frames)
+        context = self._history.context_indices(
+            window=timeline.window, sink=timeline.sink, frames_per_chunk=frames
+        )
         scale = None if video is None else self._input.motion.scale(video, timeline.noise_scale)
-        envelope = timeline.plan(call_id=self._parts.next_call_id(), context_indices=context, noise_scale=scale)
-        self._outstanding.append(PendingChunk(envelope, timeline.take_receipts(), real, begun))
-        return ChunkPlan(envelope=envelope, video=video)
+        envelope = timeline.plan(
+            call_id=self._parts.next_call_id(), context_indices=context, noise_scale=scale
+        )
+        plan = ChunkPlan(
+            envelope=envelope, receipts=timeline.take_receipts(), real_frames=real, start=begun, video=video
+        )
+        self._plans.append(plan)
+        return plan
 
-    def prepare(self, decision: ChunkPlan) -> Parcel:
-        """Everything a decision names, as tensors."""
-        parts, envelope, conditioning, context = self._parts, decision.envelope, None, None
+    def prepare(self, plan: ChunkPlan) -> Parcel:
+        """Make the tensors that a plan names."""
+        parts = self._parts
+        envelope = plan.envelope
+        conditioning = None
+        context = None
         parts.stopwatch.attend_to(envelope)
         self.trail.copy_cache(envelope.chunk_index)
         with torch.inference_mode():
@@ -156,90 +188,113 @@ class Session:
                     conditioning = parts.read_prompts(envelope.prompts)
             if envelope.recompute:
                 context = self._context(envelope.context_indices)
-            given = self._encoded(decision)
+            given = self._encoded(plan)
             with parts.stopwatch.span("noise"):
-                latents = starting_latents(envelope, self._shape(envelope), given, parts.device).to(parts.dtype)
-        return Parcel(envelope=envelope, latents_in=latents, conditioning=conditioning, context_frames=context)
+                latents = starting_latents(envelope, self._shape(envelope), given, parts.device).to(
+                    parts.dtype
+                )
+        return Parcel(
+            envelope=envelope, latents_in=latents, conditioning=conditioning, context_frames=context
+        )
 
     def recall(self, line: ChunkLine) -> ChunkPlan:
         """A chunk that was planned before, in a run that a journal tells of."""
         begun = time.perf_counter()
-        envelope = msgspec.structs.replace(line.envelope, session_id=self.id, call_id=self._parts.next_call_id())
+        envelope = msgspec.structs.replace(
+            line.envelope, session_id=self.id, call_id=self._parts.next_call_id()
+        )
         video, real = self._enter(envelope.start_frame)
         if self._input.over:
-            raise EnvelopeRefused(f"the input video ends before chunk {envelope.chunk_index}; give the one it was made from")
+            raise EnvelopeRefused(
+                f"the input video ends before chunk {envelope.chunk_index}; give the one it was made from"
+            )
         given = None
         if line.input is not None:
-            given, real = self._checked(line.input.latents(), envelope), line.input.num_frames
-        self._outstanding.append(PendingChunk(envelope, (), real, begun))
-        return ChunkPlan(envelope=envelope, video=video, given_BFCYX=given)
+            given = self._checked(line.input.latents(), envelope)
+            real = line.input.num_frames
+        plan = ChunkPlan(envelope=envelope, real_frames=real, start=begun, video=video, given_BFCYX=given)
+        self._plans.append(plan)
+        return plan
 
     def mend(self, parcel: Parcel) -> Parcel:
-        """A planned chunk for a generator that has lost all it knew of the session: prompt and window come along."""
+        """A planned chunk for a generator that has lost all it knew of the session: prompt and window come
+        along."""
         envelope = parcel.envelope
-        context = envelope.context_indices or (self._history.context_after(envelope) if envelope.start_frame > 0 else ())
+        context = envelope.context_indices or (
+            self._history.context_after(envelope) if envelope.start_frame > 0 else ()
+        )
         whole = rebuilding(envelope, context)
-        for planned in self._outstanding:
-            if planned.envelope.call_id == envelope.call_id:
-                planned.envelope = whole
-        frames = self._context(context) if context and parcel.context_frames is None else parcel.context_frames
+        for number, plan in enumerate(self._plans):
+            if plan.envelope.call_id == envelope.call_id:
+                self._plans[number] = replace(plan, envelope=whole)
+        frames = (
+            self._context(context) if context and parcel.context_frames is None else parcel.context_frames
+        )
         conditioning = self._parts.read_prompts(envelope.prompts)
-        return Parcel(envelope=whole, latents_in=parcel.latents_in, conditioning=conditioning, context_frames=frames)
+        return Parcel(
+            envelope=whole, latents_in=parcel.latents_in, conditioning=conditioning, context_frames=frames
+        )
 
-    def receive(self, delivery: Delivery) -> ReceivedChunk | None:
-        """Check a delivery and keep its latents, which the next chunk may be built on; its pictures are made later."""
+    def receive(self, chunk: PendingChunk, delivery: Delivery) -> None:
+        """Check a delivery and keep its latents, which the next chunk may be built on; its frames are made
+        later. The chunk has no delivery afterwards if it is not to be shown."""
         result = delivery.result
-        if not self._outstanding or result.call_id < self._outstanding[0].envelope.call_id:
-            return None
-        planned = self._outstanding.popleft()
-        envelope = planned.envelope
+        if not self._plans or result.call_id < self._plans[0].envelope.call_id:
+            return
+        plan = self._plans.popleft()
+        envelope = plan.envelope
         if result.call_id != envelope.call_id:
             raise EnvelopeRefused(f"call {result.call_id} was answered before call {envelope.call_id}")
         if not result.ok:
             raise EnvelopeRefused(result.error)
-        if any(later.envelope.cache_epoch > envelope.cache_epoch for later in self._outstanding):
-            return None
+        if any(later.envelope.cache_epoch > envelope.cache_epoch for later in self._plans):
+            return
         latents = self._checked(delivery.latents_out, envelope)
         self._history.push(envelope.start_frame, latents, window=envelope.window, sink=envelope.sink)
         self.trail.received(envelope.chunk_index, self._history)
-        return ReceivedChunk(planned, result, latents, delivery.phases_ms)
+        chunk.plan = plan  # a mesh that came back may have changed its envelope
+        chunk.delivery = delivery
 
-    def decode_ahead(self, latents: Tensor) -> None:
-        """Have all pictures made of the chunk that was planned last, whose latents a device may still be at work on. Not where
-        later chunks are built on pictures: those wait for their latents."""
-        planned = self._outstanding[-1]
+    def decode_ahead(self, chunk: PendingChunk, latents: Tensor) -> None:
+        """Have all frames made of a chunk whose latents a device may still be at work on. Not where later
+        chunks are built on frames: those wait for their latents."""
         if self.config.anchor != "decoded":
-            self._decode(planned, self._checked(latents, planned.envelope), planned.envelope.frames)
+            self._decode(chunk, self._checked(latents, chunk.envelope), chunk.envelope.frames)
 
-    def decode_anchor(self, arrived: ReceivedChunk) -> None:
-        """Only the pictures that the next chunk is built on: none, unless its window begins in this one."""
+    def decode_anchor(self, chunk: PendingChunk) -> None:
+        """Make only the frames that the next chunk is built on: none, unless its window begins in this
+        one."""
         if self.config.anchor == "decoded":
-            self._decode(arrived.planned, arrived.latents_BFCYX, self._history.anchor_frames(arrived.envelope))
+            self._decode(chunk, chunk.latents, self._history.anchor_frames(chunk.envelope))
 
-    def decode_all(self, arrived: ReceivedChunk) -> None:
-        """Have all its pictures made. A GPU is not waited for: `finish` does that."""
-        self.decode_anchor(arrived)
-        self._decode(arrived.planned, arrived.latents_BFCYX, arrived.envelope.frames)
+    def decode_all(self, chunk: PendingChunk) -> None:
+        """Have all its frames made. A GPU is not waited for: `finish` does that."""
+        self.decode_anchor(chunk)
+        self._decode(chunk, chunk.latents, chunk.envelope.frames)
 
-    def finish(self, arrived: ReceivedChunk, *, shared_ms: Mapping[str, float] | None = None, before_s: float = 0.0) -> Chunk:
-        """Make the pictures. Whether the anchor's came earlier changes no bit of them.
-
-        `before_s` is what the commit of the chunk before took, if that was made when its pictures were out.
-        """
-        planned, envelope, digest = arrived.planned, arrived.envelope, arrived.result.digest
-        self.decode_all(arrived)
-        frames = planned.frames[: planned.real_frames]
-        self._write_down(planned, digest)
-        phases = Counter(self._parts.stopwatch.lap(envelope) | dict(shared_ms or {}))
-        phases.update(arrived.phases_ms)
+    def finish(self, chunk: PendingChunk) -> Chunk:
+        """Make the frames. Whether the anchor's came earlier changes no bit of them."""
+        assert chunk.delivery is not None, f"chunk {chunk.envelope.chunk_index} is not to be shown"
+        envelope = chunk.envelope
+        plan = chunk.plan
+        digest = chunk.delivery.result.digest
+        self.decode_all(chunk)
+        frames = chunk.frames
+        self._write_down(plan, digest)
+        shared_ms = chunk.phases_ms + Counter(chunk.commit_cost.phases_ms)
+        phases = Counter(self._parts.stopwatch.lap(envelope) | dict(shared_ms))
+        phases.update(chunk.delivery.phases_ms)
+        total_s = chunk.commit_cost.seconds + time.perf_counter() - plan.start
         return Chunk(
             index=envelope.chunk_index,
             epoch=envelope.cache_epoch,
             frames=frames,
+            num_frames=len(frames),
             prompts=envelope.prompts,
-            receipts=planned.receipts,
-            timing=ChunkTiming(total_ms=1000.0 * (before_s + time.perf_counter() - planned.begun), phases_ms=dict(phases)),
+            receipts=plan.receipts,
+            timing=ChunkTiming(total_ms=1000.0 * total_s, phases_ms=dict(phases)),
             digest=digest,
+            fps=self.config.fps,
         )
 
     def move(self, device: torch.device) -> None:
@@ -250,8 +305,8 @@ class Session:
         self.trail.move(device)
 
     def state(self) -> SessionState:
-        """What it is between chunks; the tensors are its own and change with the next one."""
-        assert not self._outstanding, f"{len(self._outstanding)} chunks of {self.id} are under way"
+        """Return its state between chunks; the tensors are its own and change with the next one."""
+        assert not self._plans, f"{len(self._plans)} chunks of {self.id} are under way"
         last, motion = self._input.motion.state()
         return SessionState(
             timeline=self.timeline.state(),
@@ -266,49 +321,66 @@ class Session:
         """Go on where another session was, once the chunks that lead there are made again."""
         self.timeline = Timeline.from_state(self.id, self.config, state.timeline)
         self._history = History.from_state(state.history)
-        self._decoder.state, self._input.encoder = state.decoder, state.encoder
+        self._decoder.state = state.decoder
+        self._input.encoder = state.encoder
         self._input.motion.resume(state.last_input, state.motion)
         self.again = deque(again)
         self.trail.begin(self.timeline.chunk_index - len(again), state.history, state.decoder)
 
     @property
     def undisturbed(self) -> bool:
-        """Whether its next chunk simply goes on from the last one."""
+        """True if its next chunk simply goes on from the last one."""
         return not self.again and self.timeline.undisturbed
 
-    def fork(self, at_chunk: int | None = None, *, session_id: str | None = None, journal: ChunkLog | None = None) -> Session:
-        """Another session that goes on from here, or from before an earlier chunk that is kept. It gives what this one gives
-        for as long as it is steered alike."""
+    def fork(
+        self, at_chunk: int | None = None, *, session_id: str | None = None, journal: ChunkLog | None = None
+    ) -> Session:
+        """Make another session that goes on from here, or from before an earlier chunk that is kept. It gives
+        what this one gives for as long as it is steered alike."""
         branch = self.branch(restart_at(self, at_chunk), session_id=session_id, journal=journal)
         branch.catch_up()
         return branch
 
     def branch(
-        self, restart: Restart, *, session_id: str | None = None, journal: ChunkLog | None = None, keeps_past: bool = True
+        self,
+        restart: Restart,
+        *,
+        session_id: str | None = None,
+        journal: ChunkLog | None = None,
+        keeps_past: bool = True,
     ) -> Session:
-        """The same, before the chunks are made again that lead from the kept state to the asked chunk: those come first."""
+        """Make a branch as `fork` does, but not the chunks that lead from the kept state to the asked chunk:
+        those are still to be made again, and come first."""
         session_id = session_id or secrets.token_hex(8)
         parts = self._parts if keeps_past else replace(self._parts, rewind=NO_REWIND)
         branch = Session(session_id, self.config, self.timeline.prompts, parts, journal=journal)
         begin_at(branch, restart, self, self._parts.transport, self._parts.vae)
         return branch
 
-    def take_over(self, branch: Session, made: ReceivedChunk) -> ReceivedChunk | None:
-        """The chunk that was just planned, as a branch has made it: from the same past, by an equal envelope. The branch is not
-        to be used any more. None, and nothing has happened, where the generator has lost what it had of it."""
-        (planned,) = self._outstanding
-        index = planned.envelope.chunk_index
-        assert made.envelope.chunk_index == index, f"chunk {made.envelope.chunk_index} was made, {index} is planned"
+    def take_over(self, chunk: PendingChunk, branch: Session, made: PendingChunk) -> bool:
+        """Take the chunk that was just planned as a branch has made it: from the same past, by an equal
+        envelope. The branch is not to be used any more. False, and nothing has happened, where the generator
+        has lost what it had of it."""
+        index = chunk.envelope.chunk_index
+        (plan,) = self._plans
+        assert plan is chunk.plan, f"chunk {index} was not planned last"
+        assert made.envelope.chunk_index == index, (
+            f"chunk {made.envelope.chunk_index} was made, {index} is planned"
+        )
+        assert made.delivery is not None, f"chunk {index} was made and did not arrive"
         self.trail.copy_cache(index)
         if not self._parts.transport.fork(branch.id, self.id):
-            return None
-        self._outstanding.clear()
-        self._history, branch._history = branch._history, History()
+            return False
+        self._plans.clear()
+        self._history = branch._history
+        branch._history = History()
         self._decoder.state = branch._decoder.state
-        planned.pictures, planned.decoded = made.planned.pictures, made.planned.decoded
+        chunk.pictures = made.pictures
+        chunk.decoded = made.decoded
+        chunk.delivery = replace(made.delivery, phases_ms={})
         self.trail.received(index, self._history)
         self.trail.decoded(index, self._decoder.state)
-        return replace(made, planned=planned, phases_ms={})
+        return True
 
     def rewind(self, chunk_index: int) -> Restart:
         """Go back to before a chunk that is kept. What came from there on did not happen."""
@@ -317,7 +389,8 @@ class Session:
         return restart
 
     def go_back(self, restart: Restart) -> Restart:
-        """The same, before the chunks are made again that lead from the kept state to the asked chunk. Where it began."""
+        """Go back as `rewind` does, but do not make the chunks again that lead from the kept state to the
+        asked chunk. Return where it began."""
         began = begin_at(self, restart, self, self._parts.transport, self._parts.vae)
         self.trail.forget_from(began.timeline.chunk_index)
         if self._journal is not None:
@@ -335,57 +408,64 @@ class Session:
         self._release()
         self.trail.close()
         self._forget()
-        self._outstanding.clear()
+        self._plans.clear()
         self._input.over = True
 
-    def _decode(self, planned: PendingChunk, latents_BFCYX: Tensor, until: int) -> None:
-        self._parts.stopwatch.attend_to(planned.envelope)
-        self._decoder.decode(planned, latents_BFCYX, until, self._history)
-        if until == planned.envelope.frames:
-            self.trail.decoded(planned.envelope.chunk_index, self._decoder.state)
+    def _decode(self, chunk: PendingChunk, latents_BFCYX: Tensor, until: int) -> None:
+        self._parts.stopwatch.attend_to(chunk.envelope)
+        self._decoder.decode(chunk, latents_BFCYX, until, self._history)
+        if until == chunk.envelope.frames:
+            self.trail.decoded(chunk.envelope.chunk_index, self._decoder.state)
 
-    def _write_down(self, planned: PendingChunk, digest: str) -> None:
-        """In the journal and on the trail."""
+    def _write_down(self, plan: ChunkPlan, digest: str) -> None:
+        """Write a finished chunk to the journal and to the trail."""
         if self._journal is not None:
-            given = planned.given_BFCYX
-            kept = None if given is None else InputLatents.of(given, planned.real_frames)
-            self._journal.write(planned.envelope, digest, planned.receipts, kept)
+            given = plan.given_BFCYX
+            kept = None if given is None else InputLatents.of(given, plan.real_frames)
+            self._journal.write(plan.envelope, digest, plan.receipts, kept)
             self.num_lines += 1
-        self.trail.made(ChunkLine(envelope=planned.envelope, digest=digest))
+        self.trail.made(ChunkLine(envelope=plan.envelope, digest=digest))
 
     def _forget(self) -> None:
-        """A new epoch starts from nothing."""
+        """Forget the past: a new epoch starts from nothing."""
         self._history.clear()
         self._input.forget()
         self._decoder.state = ()
 
     def _enter(self, start_frame: int) -> tuple[NDArray[np.uint8] | None, int]:
-        """Begin a chunk: from nothing where an epoch starts, with its share of the input and how much of that is real."""
+        """Begin a chunk: from nothing where an epoch starts, with its share of the input and how much of that
+        is real."""
         if start_frame == 0:
             self._forget()
         return self._input.take(pixel_frames(start_frame, self.config.frames_per_chunk))
 
-    def _encoded(self, decision: ChunkPlan) -> Tensor | None:
-        """Latents of its share of the input, if it has one. The journal gets them, once they are there."""
-        parts, video, given = self._parts, decision.video, decision.given_BFCYX
-        if given is not None:
-            return given.to(parts.device, parts.dtype)
-        if video is None:
+    def _encoded(self, plan: ChunkPlan) -> Tensor | None:
+        """Latents of its share of the input, if it has one. The plan that is kept has these where a journal
+        gets them, and no longer the frames."""
+        parts = self._parts
+        if plan.given_BFCYX is not None:
+            return plan.given_BFCYX.to(parts.device, parts.dtype)
+        if plan.video is None:
             return None
         with parts.stopwatch.span("encode"):
-            latents = self._input.encode(video, parts.vae, parts.device, parts.dtype)
-        if self._journal is not None:
-            planned = self._outstanding[-1]
-            assert planned.envelope is decision.envelope, f"chunk {decision.envelope.chunk_index} was not planned last"
-            planned.given_BFCYX = latents
+            latents = self._input.encode(plan.video, parts.vae, parts.device, parts.dtype)
+        assert self._plans[-1] is plan, f"chunk {plan.envelope.chunk_index} was not planned last"
+        self._plans[-1] = replace(plan, video=None, given_BFCYX=None if self._journal is None else latents)
         return latents
 
+    def _filled(self, control: AnyControl) -> AnyControl:
+        if isinstance(control, SetPrompt) and not control.prompts:
+            return msgspec.structs.replace(
+                control, prompt=fill_empty(control.mix, self._parts.default_prompt)[0].text
+            )
+        return control
+
     def _shape(self, envelope: Envelope) -> torch.Size:
-        """Of a chunk's latents."""
+        """Return the shape of a chunk's latents."""
         return torch.Size((1, envelope.frames, self._parts.latent_channels, *self.config.latent_size))
 
     def _context(self, indices: tuple[int, ...]) -> Tensor:
-        """Clean latents of the window, with its anchor."""
+        """Return the clean latents of the window, with its anchor."""
         if self.config.anchor != "decoded" or not has_anchor(indices[0]):
             return self._history.context(indices)
         with self._parts.stopwatch.span("anchor"):
@@ -395,5 +475,7 @@ class Session:
         expected = self._shape(envelope)
         if latents is None or latents.shape != expected:
             found = "nothing" if latents is None else tuple(latents.shape)
-            raise EnvelopeRefused(f"chunk {envelope.chunk_index} should bring latents {tuple(expected)}, brought {found}")
+            raise EnvelopeRefused(
+                f"chunk {envelope.chunk_index} should bring latents {tuple(expected)}, brought {found}"
+            )
         return latents

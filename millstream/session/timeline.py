@@ -67,7 +67,7 @@ class _Blend:
 
 @dataclass(slots=True)
 class _Pending:
-    """What the next envelope must ask for, collected from the controls that apply to it."""
+    """Requests of the next envelope, collected from the controls that apply to it."""
 
     init_cache: bool = True
     reset_kv: bool = True
@@ -104,15 +104,17 @@ class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
     kv_bias: float
 
     def over(self, config: StreamConfig) -> StreamConfig:
-        """A configuration as controls have made it."""
+        """Return a configuration as controls have made it."""
         return replace(config, **{name: getattr(self, name) for name in STEERED})
 
     def rebuilding(self) -> TimelineState:
-        """The same for a generator that holds nothing of the session: the next chunk brings its prompt and window along."""
+        """Return this state for a generator that holds nothing of the session: the next chunk brings its
+        prompt and window along."""
         return msgspec.structs.replace(self, pending=_Pending(recompute=True))
 
     def between_chunks(self) -> TimelineState:
-        """The same without what was asked for the next chunk: a stream that goes on from here is free to do otherwise."""
+        """Return this state without what was asked for the next chunk: a stream that goes on from here is
+        free to do otherwise."""
         later = tuple(waiting for waiting in self.waiting if waiting.at_chunk > self.chunk_index)
         return msgspec.structs.replace(self, waiting=later, receipts=(), paused=False)
 
@@ -125,7 +127,9 @@ class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
         check_share("kv_bias", self.kv_bias)
         check_window(self.window, self.sink, frames_per_chunk)
         if min(self.epoch, self.chunk_index, self.start_frame) < 0 or len(self.waiting) > MAX_WAITING:
-            raise ControlError(f"chunk {self.chunk_index} of epoch {self.epoch} with {len(self.waiting)} controls cannot be")
+            raise ControlError(
+                f"chunk {self.chunk_index} of epoch {self.epoch} with {len(self.waiting)} controls cannot be"
+            )
         for waiting in self.waiting:
             waiting.control.check()
         if self.blend is not None:
@@ -142,12 +146,15 @@ class Timeline:
     prompts: Mix
     """The mix in force."""
     has_input: bool = False
-    """Whether a video is being restyled; without one, noise_scale means nothing and is refused."""
+    """True if a video is being restyled; without one, noise_scale means nothing and is refused."""
     epoch: int = 0
     chunk_index: int = 0
     """The next chunk to be planned."""
     start_frame: int = 0
     """The first latent frame of that chunk within its epoch."""
+    open_from: int = 0
+    """The first chunk that a new control may change. Later than `chunk_index` while chunks are made again
+    that people have seen already: those come as they were."""
     paused: bool = False
     stopped: bool = False
     _blend: _Blend | None = None
@@ -168,7 +175,8 @@ class Timeline:
         self.steps = self.config.steps
         self.seed = self.config.seed
         self.noise_scale = self.config.noise_scale
-        self.window, self.sink = self.config.window, self.config.sink
+        self.window = self.config.window
+        self.sink = self.config.sink
         self.kv_bias = self.config.kv_bias
 
     @classmethod
@@ -177,12 +185,21 @@ class Timeline:
         state.check(config.frames_per_chunk)
         timeline = cls(session_id, config, state.prompts, state.has_input)
         timeline.prompts = state.prompts  # not normalised again: that may move the last bit of a weight
-        timeline.epoch, timeline.chunk_index, timeline.start_frame = state.epoch, state.chunk_index, state.start_frame
-        timeline.paused, timeline._next_id = state.paused, state.next_id
-        timeline._blend, timeline._pending = copy(state.blend), copy(state.pending)
-        timeline._waiting, timeline._receipts = list(state.waiting), list(state.receipts)
-        timeline.steps, timeline.seed, timeline.noise_scale = state.steps, state.seed, state.noise_scale
-        timeline.window, timeline.sink, timeline.kv_bias = state.window, state.sink, state.kv_bias
+        timeline.epoch = state.epoch
+        timeline.chunk_index = state.chunk_index
+        timeline.start_frame = state.start_frame
+        timeline.paused = state.paused
+        timeline._next_id = state.next_id
+        timeline._blend = copy(state.blend)
+        timeline._pending = copy(state.pending)
+        timeline._waiting = list(state.waiting)
+        timeline._receipts = list(state.receipts)
+        timeline.steps = state.steps
+        timeline.seed = state.seed
+        timeline.noise_scale = state.noise_scale
+        timeline.window = state.window
+        timeline.sink = state.sink
+        timeline.kv_bias = state.kv_bias
         return timeline
 
     def state(self) -> TimelineState:
@@ -208,22 +225,44 @@ class Timeline:
         )
 
     def queue(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
-        """Take a control for the next unplanned chunk, or a later one; refuse what can never apply. One with the id of another
-        of its kind that waits for the same chunk takes that one's place."""
+        """Queue a control for the next unplanned chunk, or a later one. It replaces one of its kind with the
+        same id that waits for the same chunk. The one place where a control is validated: what can never
+        apply is refused here."""
         control.check()
-        chunk = self.chunk_index if at_chunk is None else at_chunk
+        chunk = self.next_open if at_chunk is None else at_chunk
         self._refuse_if_hopeless(control, chunk)
         control_id = control.id or self._free_id()
-        older = [waiting for waiting in self._waiting if waiting.control_id == control_id]
-        if any(type(waiting.control) is not type(control) or waiting.at_chunk != chunk for waiting in older):
+        others = [
+            waiting
+            for waiting in self._waiting
+            if waiting.control_id == control_id
+            and not (waiting.at_chunk == chunk and type(waiting.control) is type(control))
+        ]
+        if any(waiting.at_chunk >= self.next_open for waiting in others):
             raise ControlError(f"a control with id {control_id!r} is already waiting; give each its own")
-        self._waiting = [waiting for waiting in self._waiting if waiting not in older]
-        self._waiting.append(_Waiting(control, control_id, chunk))
-        return Receipt(control_id=control_id, state="queued", chunk_index=chunk)
+        return self.queue_again(control, control_id, chunk)
+
+    def queue_again(self, control: AnyControl, control_id: str, at_chunk: int) -> Receipt:
+        """Take a control that was taken before, for the same chunk. It was checked then, and so was how many
+        wait."""
+        self._waiting = [
+            waiting
+            for waiting in self._waiting
+            if waiting.control_id != control_id or waiting.at_chunk != at_chunk
+        ]
+        self._waiting.append(_Waiting(control, control_id, at_chunk))
+        return Receipt(control_id=control_id, state="queued", chunk_index=at_chunk)
+
+    @property
+    def next_open(self) -> int:
+        """The next chunk that a new control can change."""
+        return max(self.chunk_index, self.open_from)
 
     def absorb(self) -> bool:
         """Apply the controls due at the next chunk. Returns whether that chunk is to be planned now."""
-        holds, applying, still = self._holds_back, list[_Waiting](), list[_Waiting]()
+        holds = self._holds_back
+        applying = list[_Waiting]()
+        still = list[_Waiting]()
         for waiting in self._waiting:
             is_due = waiting.at_chunk <= self.chunk_index
             applies = is_due and (not holds or isinstance(waiting.control, Pause | Resume))
@@ -231,36 +270,43 @@ class Timeline:
         self._waiting = still
         for waiting in applying:
             self._apply(waiting.control)
-            self._receipts.append(Receipt(control_id=waiting.control_id, state="applied", chunk_index=self.chunk_index))
+            self._receipts.append(
+                Receipt(control_id=waiting.control_id, state="applied", chunk_index=self.chunk_index)
+            )
         return not (self.paused or self.stopped)
 
     @property
     def undisturbed(self) -> bool:
-        """Whether the next chunk simply goes on: no control is due, nothing has to be rebuilt."""
+        """True if the next chunk simply goes on: no control is due, nothing has to be rebuilt."""
         return not (self._pending.recompute or self.due)
 
     @property
     def due(self) -> tuple[AnyControl, ...]:
-        """What was asked for the next chunk, in the order it applies."""
+        """Controls that were asked for the next chunk, in the order they apply."""
         return tuple(waiting.control for waiting in self._waiting if waiting.at_chunk <= self.chunk_index)
 
     def take_receipts(self) -> tuple[Receipt, ...]:
         """Receipts of controls applied since the last call."""
-        taken, self._receipts = tuple(self._receipts), []
+        taken = tuple(self._receipts)
+        self._receipts = []
         return taken
 
-    def plan(self, *, call_id: int, context_indices: tuple[int, ...], noise_scale: float | None = None) -> Envelope:
-        """The envelope of the next chunk. `context_indices` are the frames a recompute could use; `noise_scale` is
-        the share of noise in an input video's latents, None where there is no input."""
+    def plan(
+        self, *, call_id: int, context_indices: tuple[int, ...], noise_scale: float | None = None
+    ) -> Envelope:
+        """The envelope of the next chunk. `context_indices` are the frames a recompute could use;
+        `noise_scale` is the share of noise in an input video's latents, None where there is no input."""
         assert not self.stopped, f"chunk {self.chunk_index} is planned and the session has stopped"
         if self._blend is not None:
             self._walk_blend(self._blend)
-        pending, self._pending = self._pending, _Pending(init_cache=False, reset_kv=False, reset_cross=False)
+        pending = self._pending
+        self._pending = _Pending(init_cache=False, reset_kv=False, reset_cross=False)
         anchored = self.config.anchor != "off"
         context = context_indices if self.start_frame > 0 and (pending.recompute or anchored) else ()
         levels = self.config.noise_levels(self.steps)
         steps = levels if noise_scale is None else start_at(levels, noise_scale)
-        frames, commit = self.config.frames_per_chunk, not anchored
+        frames = self.config.frames_per_chunk
+        commit = not anchored
         envelope = Envelope(
             call_id=call_id,
             session_id=self.session_id,
@@ -295,20 +341,23 @@ class Timeline:
     def _refuse_if_hopeless(self, control: AnyControl, chunk: int) -> None:
         if self.stopped:
             raise ControlError("the session has stopped; start a new one")
-        if chunk < self.chunk_index:
-            raise ControlError(f"chunk {chunk} is in the past; the next that can change is {self.chunk_index}")
-        if len(self._waiting) >= MAX_WAITING:
+        if chunk < self.next_open:
+            raise ControlError(f"chunk {chunk} is in the past; the next that can change is {self.next_open}")
+        if sum(waiting.at_chunk >= self.next_open for waiting in self._waiting) >= MAX_WAITING:
             raise ControlError(f"{MAX_WAITING} controls are waiting already; wait for their receipts")
         if isinstance(control, SetWindow):
             check_window(control.window, control.sink, self.config.frames_per_chunk)
         if isinstance(control, SetSteps):
-            check_steps(self.config.noise_levels(control.steps))  # what is above 0 may stand for a level that is not
+            check_steps(
+                self.config.noise_levels(control.steps)
+            )  # what is above 0 may stand for a level that is not
         if isinstance(control, SetNoiseScale) and not self.has_input:
             raise ControlError("noise_scale acts on an input video and this session has none")
 
     @property
     def _holds_back(self) -> bool:
-        """Whether the next chunk is not to be planned yet, by what is due: what else was asked for it waits with it."""
+        """True if the next chunk is not to be planned yet, by the controls that are due: what else was asked
+        for it waits with it."""
         if any(isinstance(control, Stop) for control in self.due):
             return False
         switches = [control for control in self.due if isinstance(control, Pause | Resume)]
@@ -370,7 +419,8 @@ class Timeline:
     def _resize(self, window: int, sink: int) -> None:
         if (window, sink) == (self.window, self.sink):
             return
-        self.window, self.sink = window, sink
+        self.window = window
+        self.sink = sink
         self._pending.init_cache = self._pending.reset_kv = self._pending.reset_cross = True
         self._pending.recompute = True
 

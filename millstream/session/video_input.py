@@ -1,5 +1,5 @@
-"""What of a session comes from its input video: the frames that are left, the encoder's past, how much it moves and so what
-noise it gets.
+"""Input video of a session: the frames that are left, the encoder's past, how much it moves and so what noise
+it gets.
 
 A session without one has this too; then nothing is taken and it never runs out.
 Shapes: B batch, F latent frames, T pixel frames, C latent channels, Y and X rows and columns.
@@ -17,17 +17,20 @@ from millstream.ops.pixels import from_bytes
 from millstream.session.ports import Feed
 
 FAST = 0.2
-"""Root-mean-square change between neighbouring frames, of a full range of 1, that counts as the fastest motion."""
+"""Root-mean-square change between neighbouring frames, of a full range of 1, that counts as the fastest
+motion."""
 SMOOTHING = 0.8
 """Share of the past in the smoothed motion: a cut in the input settles within about ten chunks."""
-LOWEST, HIGHEST = 0.05, 1.0
+LOWEST = 0.05
+HIGHEST = 1.0
 SMALLER = 4
-"""Of every so many rows and columns one is looked at."""
+"""Step between the rows and columns that are looked at."""
 
 
 class MotionNoise:
-    """How much noise a moving input gets: more motion, more noise, smoothed, so that fast scenes are redrawn and still ones
-    are kept. Switched off by a gain of 0; a negative gain gives fast scenes less noise instead."""
+    """Amount of noise that a moving input gets: more motion, more noise, smoothed, so that fast scenes are
+    redrawn and still ones are kept. Switched off by a gain of 0; a negative gain gives fast scenes less noise
+    instead."""
 
     def __init__(self, gain: float) -> None:
         self.gain = gain
@@ -43,7 +46,8 @@ class MotionNoise:
         return self._last, self._motion
 
     def resume(self, last: NDArray[np.float32] | None, motion: float | None) -> None:
-        self._last, self._motion = last, motion
+        self._last = last
+        self._motion = motion
 
     def scale(self, frames_THWC: NDArray[np.uint8], base: float) -> float:
         """The noise scale for a chunk of input frames, given the one that was asked for."""
@@ -74,12 +78,12 @@ class VideoInput:
         """No further frame comes: it ran out, or its session is closed."""
 
     def forget(self) -> None:
-        """A new epoch starts from nothing; its frames go on."""
+        """Forget the encoder's past: a new epoch starts from nothing; its frames go on."""
         self.encoder = ()
         self.motion.reset()
 
     def take(self, count: int) -> tuple[NDArray[np.uint8] | None, int]:
-        """The next chunk's share, and how many pictures of the chunk are real."""
+        """Take the next chunk's share. Return it and how many pictures of the chunk are real."""
         if self.feed is None:
             return None, count
         taken = self.feed.take(count)
@@ -88,7 +92,9 @@ class VideoInput:
             return None, 0
         return taken
 
-    def encode(self, video_THWC: NDArray[np.uint8], vae: VAE, device: torch.device, dtype: torch.dtype) -> Tensor:
+    def encode(
+        self, video_THWC: NDArray[np.uint8], vae: VAE, device: torch.device, dtype: torch.dtype
+    ) -> Tensor:
         """Its latents [1, F, C, Y, X]."""
         pixels = from_bytes(torch.from_numpy(video_THWC).to(device).permute(0, 3, 1, 2), dtype)
         latents, self.encoder = vae.encode(pixels[None], self.encoder)

@@ -1,6 +1,8 @@
-"""Formats and encoders: frames to the bytes of a video file, or to a folder of PNGs, at the place they are given.
+"""Formats and encoders: frames to the bytes of a video file, or to a folder of PNGs, at the place they are
+given.
 
-Knows nothing of names, of temporaries, or of what happens when a file is not finished. The same frames make the same file.
+Knows nothing of names, of temporaries, or of what happens when a file is not finished. The same frames make
+the same file.
 Shapes: H height, W width, 3 is RGB.
 """
 
@@ -20,7 +22,8 @@ import av.filter
 import numpy as np
 
 BT709 = {"colorspace": "bt709", "color_primaries": "bt709", "color_trc": "bt709", "color_range": "tv"}
-"""Said in the file, and used for the conversion: without it players guess the matrix from the picture's size."""
+"""Said in the file, and used for the conversion: without it players guess the matrix from the picture's
+size."""
 
 
 FILM_HZ = 90_000
@@ -35,15 +38,15 @@ class FileFormat:
 
     label: str
     name: str
-    """What FFmpeg calls the encoder."""
+    """FFmpeg's name of the encoder."""
     container: str
     pixel_format: str
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     container_options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     smallest: int = 1
-    """Pixels high and wide that it is trusted with: devices refuse pictures below some size."""
+    """Smallest height and width in pixels that it is used for: devices refuse pictures below some size."""
     growing_options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Of a container that can be played while it is written; none where it cannot."""
+    """Options of a container that can be played while it is written; none where it cannot."""
 
 
 GROWING_MP4 = {"movflags": "+hybrid_fragmented", "frag_duration": "1000000", "flush_packets": "1"}
@@ -66,7 +69,11 @@ ENCODERS: Mapping[str, tuple[FileFormat, ...]] = {
             name="libx264",
             container="mp4",
             pixel_format="yuv420p",
-            options={"crf": "20", "mbtree": "0", **BT709},  # its macroblock tree reads memory that it never wrote
+            options={
+                "crf": "20",
+                "mbtree": "0",
+                **BT709,
+            },  # its macroblock tree reads memory that it never wrote
             container_options={"movflags": "+faststart"},
             growing_options=GROWING_MP4,
         ),
@@ -101,11 +108,15 @@ ENCODERS: Mapping[str, tuple[FileFormat, ...]] = {
 
 def find_encoder(kind: str, size: tuple[int, int] = (PROBED, PROBED)) -> FileFormat | None:
     """The first that can, for pictures of this size."""
-    return next((encoder for encoder in ENCODERS[kind] if min(size) >= encoder.smallest and is_available(encoder)), None)
+    return next(
+        (encoder for encoder in ENCODERS[kind] if min(size) >= encoder.smallest and is_available(encoder)),
+        None,
+    )
 
 
 def is_available(encoder: FileFormat) -> bool:
-    """Whether this build of PyAV has it and, where it needs a device, that is here: a build may have more than a machine."""
+    """Return whether this build of PyAV has the encoder and this machine the device that it may need: a build
+    may have more than a machine."""
     return _opens(encoder.name, encoder.pixel_format)
 
 
@@ -114,7 +125,8 @@ def _opens(name: str, pixel_format: str) -> bool:
     try:
         context = av.CodecContext.create(name, "w")
         context.height = context.width = PROBED
-        context.pix_fmt, context.time_base = pixel_format, Fraction(1, 24)
+        context.pix_fmt = pixel_format
+        context.time_base = Fraction(1, 24)
         context.open()
     except (av.codec.codec.UnknownCodecError, av.error.FFmpegError, OSError):
         return False
@@ -122,32 +134,45 @@ def _opens(name: str, pixel_format: str) -> bool:
 
 
 def available_codecs() -> dict[str, bool]:
-    """What this build of PyAV can write, by kind: `{"mp4 (h264)": True, ...}`."""
-    return {(find_encoder(kind) or choices[-1]).label: find_encoder(kind) is not None for kind, choices in ENCODERS.items()}
+    """Return which kinds of file this build of PyAV can write: `{"mp4 (h264)": True, ...}`."""
+    return {
+        (find_encoder(kind) or choices[-1]).label: find_encoder(kind) is not None
+        for kind, choices in ENCODERS.items()
+    }
 
 
 class FileEncoder:
     """One video file. Memory holds the encoder's look-ahead, a few dozen frames, however long the video."""
 
-    def __init__(self, path: Path, kind: str, rate: Fraction, size: tuple[int, int], *, growing: bool = False) -> None:
+    def __init__(
+        self, path: Path, kind: str, rate: Fraction, size: tuple[int, int], *, growing: bool = False
+    ) -> None:
         encoder = find_encoder(kind, size)
         assert encoder is not None, f"no encoder for {kind}"
         options = encoder.growing_options if growing else encoder.container_options
         self.size = size
         self._path = path
         self._time_base = Fraction(1, FILM_HZ) if growing else 1 / rate
-        self._frame_s, self._at_s = 1 / rate, Fraction(0)
+        self._frame_s = 1 / rate
+        self._at_s = Fraction(0)
         self._palette = PaletteGraph(size, self._time_base) if encoder.pixel_format == "pal8" else None
         # An absolute path: FFmpeg takes what precedes a colon in a relative one for a protocol.
-        self._container = av.open(str(path.absolute()), "w", format=encoder.container, container_options=dict(options))
-        in_order = {"bf": "0"} if growing else {}  # a frame that refers ahead would delay the whole film by its distance
-        self._stream = self._container.add_stream(encoder.name, rate=rate, options=dict(encoder.options) | in_order)
+        self._container = av.open(
+            str(path.absolute()), "w", format=encoder.container, container_options=dict(options)
+        )
+        in_order = (
+            {"bf": "0"} if growing else {}
+        )  # a frame that refers ahead would delay the whole film by its distance
+        self._stream = self._container.add_stream(
+            encoder.name, rate=rate, options=dict(encoder.options) | in_order
+        )
         self._stream.height, self._stream.width = size
         self._stream.pix_fmt = encoder.pixel_format
         self._stream.codec_context.time_base = self._time_base
 
     def set_rate(self, rate: Fraction) -> None:
-        """Frames from the next one on play at another rate. Only of a file that grows: it has a clock that is fine enough."""
+        """Frames from the next one on play at another rate. Only of a file that grows: it has a clock that is
+        fine enough."""
         assert rate > 0, f"{self._path} at {rate} frames a second"
         self._frame_s = 1 / rate
 
@@ -155,7 +180,8 @@ class FileEncoder:
         frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame_HW3), format="rgb24")
         if self._palette is None:
             frame = frame.reformat(format=self._stream.pix_fmt, dst_colorspace="ITU709")
-        frame.pts, frame.time_base = round(self._at_s / self._time_base), self._time_base
+        frame.pts = round(self._at_s / self._time_base)
+        frame.time_base = self._time_base
         self._at_s += self._frame_s
         for ready in [frame] if self._palette is None else self._palette.apply(frame):
             self._container.mux(self._stream.encode(ready))
@@ -169,7 +195,8 @@ class FileEncoder:
             os.fsync(file.fileno())
 
     def abandon(self) -> None:
-        """Lets go of the file, whatever state it is in; closing writes a trailer, which may fail once more."""
+        """Lets go of the file, whatever state it is in; closing writes a trailer, which may fail once
+        more."""
         with suppress(OSError, av.FFmpegError):
             self._container.close()
 
@@ -177,14 +204,17 @@ class FileEncoder:
 class PaletteGraph:
     """Maps RGB frames to 256 colours each.
 
-    Every frame gets a palette of its own, computed from that frame alone: one palette for the whole video would need
-    all frames in memory first, and a fixed one bands every gradient. Ordered dither keeps still parts still.
+    Every frame gets a palette of its own, computed from that frame alone: one palette for the whole video
+    would need all frames in memory first, and a fixed one bands every gradient. Ordered dither keeps still
+    parts still.
     """
 
     def __init__(self, size: tuple[int, int], time_base: Fraction) -> None:
         height, width = size
         graph = av.filter.Graph()
-        source = graph.add_buffer(width=width, height=height, format=av.VideoFormat("rgb24"), time_base=time_base)
+        source = graph.add_buffer(
+            width=width, height=height, format=av.VideoFormat("rgb24"), time_base=time_base
+        )
         split = graph.add("split")
         palette = graph.add("palettegen", "stats_mode=single")
         mapped = graph.add("paletteuse", "new=1:dither=bayer:bayer_scale=4")

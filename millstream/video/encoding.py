@@ -1,7 +1,8 @@
 """Frames to bytes for a screen: single pictures, or fragments of one endless H.264 film.
 
-Knows frames and nothing of sessions, viewers or sending. Stills have no memory. A `Film` only counts: every fragment begins
-with a keyframe, so the opening and any fragment play by themselves, and all of them in order are one fragmented MP4.
+Knows frames and nothing of sessions, viewers or sending. Stills have no memory. A `FragmentedMP4` only
+counts: every fragment begins with a keyframe, so the opening and any fragment play by themselves, and all of
+them in order are one fragmented MP4.
 Shapes: T frames, H height, W width, 3 is RGB.
 """
 
@@ -29,13 +30,16 @@ Frames = NDArray[np.uint8]
 
 NOMINAL_FPS = 16
 """Told to the encoder, which plans bits by it; what is shown when is said frame by frame."""
-STILL_OPTIONS: Mapping[Format, dict[str, int]] = {"jpeg": {"quality": 88}, "webp": {"quality": 80, "method": 0}}
+STILL_OPTIONS: Mapping[Format, dict[str, int]] = {
+    "jpeg": {"quality": 88},
+    "webp": {"quality": 80, "method": 0},
+}
 """As Pillow takes them."""
 H264 = {"preset": "ultrafast", "tune": "zerolatency", "crf": "21", "threads": "1", "forced-idr": "1", **BT709}
 MP4 = {"movflags": "+frag_custom+empty_moov+default_base_moof+skip_trailer", "use_editlist": "0"}
 
 
-class Stills:
+class ImageEncoder:
     """One part a frame."""
 
     opening: bytes | None = None
@@ -61,12 +65,12 @@ class Stills:
         return tuple(file.read(end - start) for start, end in itertools.pairwise(ends))
 
 
-class Film:
+class FragmentedMP4:
     """One part a chunk: a fragment that starts where the last one ended, at a frame rate of its own."""
 
     def __init__(self) -> None:
         self.opening: bytes | None = None
-        """What a decoder needs before any fragment; known after the first one."""
+        """Bytes that a decoder needs before any fragment; known after the first one."""
         self._at = Fraction(0)
         """Where the next fragment begins, in units of the film's clock."""
         self._num_fragments = 0
@@ -91,39 +95,45 @@ class Film:
         with av.open(file, "w", format="mp4", options=options) as container:
             stream = container.add_stream("libx264", rate=NOMINAL_FPS, options=H264)
             stream.height, stream.width = frames_THW3.shape[1:3]
-            stream.pix_fmt, stream.codec_context.time_base = "yuv420p", Fraction(1, FILM_HZ)
+            stream.pix_fmt = "yuv420p"
+            stream.codec_context.time_base = Fraction(1, FILM_HZ)
             packets = list[av.Packet]()
             for start, frame_HW3 in zip(starts, frames_THW3, strict=False):
                 frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame_HW3), format="rgb24")
                 frame = frame.reformat(format="yuv420p", dst_colorspace="ITU709")
-                frame.pts, frame.time_base = start, Fraction(1, FILM_HZ)
+                frame.pts = start
+                frame.time_base = Fraction(1, FILM_HZ)
                 packets += stream.encode(frame)
-            for packet, (start, end) in zip([*packets, *stream.encode(None)], itertools.pairwise(starts), strict=True):
+            for packet, (start, end) in zip(
+                [*packets, *stream.encode(None)], itertools.pairwise(starts), strict=True
+            ):
                 packet.duration = end - start
                 container.mux(packet)
         return file.getvalue()
 
 
-Encoder = Stills | Film
+Encoder = ImageEncoder | FragmentedMP4
 
 
 def encoder_for(format: Format) -> Encoder:
-    return Film() if format == "mp4" else Stills(format)
+    return FragmentedMP4() if format == "mp4" else ImageEncoder(format)
 
 
 def _scratch() -> BinaryIO:
-    """A file in memory, where the system has such. Pillow writes a JPEG to a descriptor without holding Python's lock; to
-    anything else it holds it, a picture at a time, and the engine's thread waits for that between any two operations."""
+    """A file in memory, where the system has such. Pillow writes a JPEG to a descriptor without holding
+    Python's lock; to anything else it holds it, a picture at a time, and the engine's thread waits for that
+    between any two operations."""
     if hasattr(os, "memfd_create"):
         return open(os.memfd_create("millstream-stills"), "w+b", buffering=0)
     return tempfile.TemporaryFile(buffering=0)
 
 
 def _pictures(frames_THW3: Frames) -> Iterator[Image.Image]:
-    """Each frame as Pillow holds it, four bytes a pixel: spread out here, because NumPy lets other threads run meanwhile and
-    Pillow does not. The fourth byte is not looked at: it is whatever comes next."""
+    """Each frame as Pillow holds it, four bytes a pixel: spread out here, because NumPy lets other threads
+    run meanwhile and Pillow does not. The fourth byte is not looked at: it is whatever comes next."""
     count, height, width, _ = frames_THW3.shape
-    num_pixels, frames_THW3 = count * height * width, np.ascontiguousarray(frames_THW3)
+    num_pixels = count * height * width
+    frames_THW3 = np.ascontiguousarray(frames_THW3)
     spread = np.empty(num_pixels, np.uint32)
     spread[:-1] = np.ndarray((num_pixels - 1,), np.uint32, frames_THW3, strides=(3,))
     spread[-1:].view(np.uint8)[:3] = frames_THW3[-1, -1, -1]

@@ -11,6 +11,9 @@ import numpy as np
 def png(picture_HW3: np.ndarray) -> bytes:
     height, width, _ = picture_HW3.shape
     codec = av.CodecContext.create("png", "w")
-    codec.width, codec.height, codec.pix_fmt, codec.time_base = width, height, "rgb24", Fraction(1)
+    codec.width = width
+    codec.height = height
+    codec.pix_fmt = "rgb24"
+    codec.time_base = Fraction(1)
     frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture_HW3), format="rgb24")
     return b"".join(bytes(packet) for packet in [*codec.encode(frame), *codec.encode(None)])

@@ -1,7 +1,7 @@
 """Reading a video file, an animated gif or a still picture one RGB frame at a time.
 
-Frames come in the order they are shown, each once: timestamps of a variable frame rate, the shape of non-square
-pixels, transparency and sound are ignored. Nothing here knows what the frames are for.
+Frames come in the order they are shown, each once: timestamps of a variable frame rate, the shape of
+non-square pixels, transparency and sound are ignored. Nothing here knows what the frames are for.
 Shapes: T frames, H height, W width, 3 is RGB.
 """
 
@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import av
 import numpy as np
@@ -29,14 +30,18 @@ DEFAULT_FPS = 25.0
 """For a file that does not say."""
 ADDRESS = re.compile(r"[a-z]{2,}:/")
 """As a path writes it: one slash is left."""
+LENIENT = {"metadata_errors": "replace"} if hasattr(av.container.InputContainer, "metadata_errors") else {}
+"""Titles that are not UTF-8 are common. PyAV before 19 refuses them unless asked not to; newer ones never
+do."""
 GIF_TRAILER, GIF_IMAGE, GIF_EXTENSION = b";,!"
 
 
 class VideoReader:
-    """One pass over the frames of `path`: `with VideoReader(path) as reader: for frame_HW3 in reader.frames(): ...`.
+    """One pass over the frames of `path`: `with VideoReader(path) as reader: for frame_HW3 in
+    reader.frames(): ...`.
 
-    With `size`, (height, width), each frame is cut to that shape around its centre and scaled to fill it.
-    The constructor decodes the first frame, so a file that is no video is refused at once; one that breaks off in
+    With `size`, (height, width), each frame is cut to that shape around its centre and scaled to fill it. The
+    constructor decodes the first frame, so a file that is no video is refused at once; one that breaks off in
     the middle is refused after its last good frame, never silently shortened.
     """
 
@@ -56,7 +61,9 @@ class VideoReader:
     def __enter__(self) -> VideoReader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -98,23 +105,36 @@ def check_source(path: Path) -> None:
         raise VideoError(f"{path} is a folder, not a video; name one file in it")
     if not path.exists():
         if ADDRESS.match(str(path)):
-            raise VideoError(f"{path} is an address, and this takes a file: download it first, or name it to serve --source")
+            raise VideoError(
+                f"{path} is an address, and this takes a file: download it first, or name it to serve "
+                "--source"
+            )
         raise VideoError(f"{path} is not there; check the path of the input video")
     if not path.is_file():
         raise VideoError(f"{path} is not a plain file; save the video to one first")
 
 
+def open_input(source: object, **arguments: Any) -> av.container.InputContainer:
+    """Open a path, an address or a file object for reading, as `av.open` does, with any PyAV that is
+    allowed."""
+    return av.open(source, **arguments, **LENIENT)
+
+
 def open_container(path: Path) -> av.container.InputContainer:
     try:
         check_source(path)
-        # An absolute path: FFmpeg takes what precedes a colon in a relative one for a protocol. Titles that are not
-        # UTF-8 are common and none of our business.
-        options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
-        return av.open(str(path.absolute()), options=options, metadata_errors="replace")
+        # An absolute path: FFmpeg takes what precedes a colon in a relative one for a protocol.
+        return open_input(
+            str(path.absolute()), options={"format_whitelist": FORMATS, "protocol_whitelist": "file"}
+        )
     except OSError as error:
-        raise VideoError(f"{path}: {os.strerror(error.errno or 0)}; make it readable or choose another input") from error
+        raise VideoError(
+            f"{path}: {os.strerror(error.errno or 0)}; make it readable or choose another input"
+        ) from error
     except av.FFmpegError as error:
-        raise VideoError(f"{path} {NOT_A_VIDEO if path.stat().st_size else 'is empty'}; {USE_THESE}") from error
+        raise VideoError(
+            f"{path} {NOT_A_VIDEO if path.stat().st_size else 'is empty'}; {USE_THESE}"
+        ) from error
 
 
 def video_stream(container: av.container.InputContainer, path: Path | str) -> av.VideoStream:
@@ -122,7 +142,9 @@ def video_stream(container: av.container.InputContainer, path: Path | str) -> av
         if stream.disposition & Disposition.attached_pic:  # a song's cover
             continue
         if stream.codec_context is None:
-            raise VideoError(f"{path}: no decoder for its video, or the file is damaged; convert it to an mp4 with H.264")
+            raise VideoError(
+                f"{path}: no decoder for its video, or the file is damaged; convert it to an mp4 with H.264"
+            )
         return stream
     if not container.streams:
         raise VideoError(f"{path} {NOT_A_VIDEO}; {USE_THESE}")
@@ -130,7 +152,10 @@ def video_stream(container: av.container.InputContainer, path: Path | str) -> av
 
 
 def kinds_of(container: av.container.InputContainer) -> str:
-    return ", ".join(sorted({stream.type for stream in container.streams if stream.type != "video"})) or "a cover picture"
+    return (
+        ", ".join(sorted({stream.type for stream in container.streams if stream.type != "video"}))
+        or "a cover picture"
+    )
 
 
 def frame_rate(stream: av.VideoStream) -> float:
@@ -142,9 +167,13 @@ def frame_rate(stream: av.VideoStream) -> float:
 
 def broken_off(path: Path, num_frames: int) -> VideoError:
     if not num_frames:
-        return VideoError(f"{path}: no frame of it can be decoded; the file is damaged, get a whole copy or convert it again")
+        return VideoError(
+            f"{path}: no frame of it can be decoded; the file is damaged, get a whole copy or convert it again"
+        )
     readable = f"the first {num_frames} frames" if num_frames > 1 else "one frame"
-    return VideoError(f"{path}: damaged or cut short, only {readable} can be read; get a whole copy or trim it to that")
+    return VideoError(
+        f"{path}: damaged or cut short, only {readable} can be read; get a whole copy or trim it to that"
+    )
 
 
 def end_of(frame: av.VideoFrame) -> float:
@@ -154,8 +183,11 @@ def end_of(frame: av.VideoFrame) -> float:
     return float((frame.pts + (frame.duration or 0)) * frame.time_base)
 
 
-def is_cut_short(container: av.container.InputContainer, stream: av.VideoStream, shown_until_s: float) -> bool:
-    """Whether the file promises more than it gave. FFmpeg ends quietly where a file stops between two frames."""
+def is_cut_short(
+    container: av.container.InputContainer, stream: av.VideoStream, shown_until_s: float
+) -> bool:
+    """Return whether the file promises more than it gave. FFmpeg ends quietly where a file stops between
+    two frames."""
     path = Path(container.name)
     if container.format.name in WHOLE_CHECKS:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -173,7 +205,8 @@ def is_whole_jpeg(data: mmap.mmap) -> bool:
 
 
 def is_whole_gif(data: mmap.mmap) -> bool:
-    """Walks from block to block up to the trailer. FFmpeg takes all that follows a broken block for the last frame."""
+    """Walks from block to block up to the trailer. FFmpeg takes all that follows a broken block for the last
+    frame."""
     position = 13 + colour_table_bytes(data[10])
     try:
         while data[position] != GIF_TRAILER:
@@ -200,7 +233,8 @@ WHOLE_CHECKS = {"gif": is_whole_gif, "jpeg_pipe": is_whole_jpeg}
 
 
 def matroska_duration(stream: av.VideoStream) -> float | None:
-    """Seconds of this stream as a webm or mkv file states them, '00:01:02.500000000'; other formats do not."""
+    """Seconds of this stream as a webm or mkv file states them, '00:01:02.500000000'; other formats do
+    not."""
     try:
         hours, minutes, seconds = stream.metadata.get("DURATION", "").split(":")
         return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
@@ -225,5 +259,6 @@ def centre_crop(picture_HW3: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     height, width = picture_HW3.shape[:2]
     part_height = max(1, min(height, round(width * size[0] / size[1])))
     part_width = max(1, min(width, round(height * size[1] / size[0])))
-    top, left = (height - part_height) // 2, (width - part_width) // 2
+    top = (height - part_height) // 2
+    left = (width - part_width) // 2
     return picture_HW3[top : top + part_height, left : left + part_width]

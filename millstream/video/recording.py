@@ -1,8 +1,10 @@
-"""A live session to an mp4, beside the stream. Frames wait in a short line; what writes them has a thread of its own.
+"""A live session to an mp4, beside the stream. Frames wait in a short line; what writes them has a thread of
+its own.
 
-Bounded: when the line is full, a chunk is left out and counted, so that a slow disk never holds up the picture; after
-`max_seconds` of film the recording takes no more. A disk that fails ends it with what is whole until then. However it ends,
-the file is whole or not there; that of a program that was killed is cut to what is whole by `server/sessions/file_store.py`.
+Bounded: when the line is full, a chunk is left out and counted, so that a slow disk never holds up the
+picture; after `max_seconds` of film the recording takes no more. A disk that fails ends it with what is whole
+until then. However it ends, the file is whole or not there; that of a program that was killed is cut to what
+is whole by `server/sessions/file_store.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class Recorded:
     left_out: int
     """Chunks that were not written: the disk was too slow, or the film too long."""
     cut_short: bool = False
-    """Whether the disk failed, and the file is what was whole until then."""
+    """True if the disk failed, and the file is what was whole until then."""
 
 
 class Recording:
@@ -49,11 +51,12 @@ class Recording:
         self.path = path
         self.left_out = 0
         self.broken = False
-        """Whether it had frames that could not be written."""
+        """True if it had frames that could not be written."""
         self.fed_at = time.monotonic()
-        """When it last took frames."""
+        """Time at which it last took frames."""
         self._max_seconds = max_seconds
-        self._taken_s = 0.0
+        self.taken_s = 0.0
+        """Seconds of film that it has taken."""
         self._writer = VideoWriter(path, fps=fps, growing=True)
         self._failed = failed
         self._pool = pool
@@ -64,10 +67,10 @@ class Recording:
         """Frames that play at this rate, which may be another than the last ones'."""
         assert fps > 0, f"frames at {fps} a second"
         lasts_s = len(frames_THW3) / fps
-        if self.broken or self._line.qsize() >= MAX_WAITING or self._taken_s + lasts_s > self._max_seconds:
+        if self.broken or self._line.qsize() >= MAX_WAITING or self.taken_s + lasts_s > self._max_seconds:
             self.left_out += 1
             return
-        self._taken_s += lasts_s
+        self.taken_s += lasts_s
         self.fed_at = time.monotonic()
         self._line.put_nowait((frames_THW3, fps))
 
@@ -78,8 +81,9 @@ class Recording:
         return Recorded(self._writer.num_frames, self.left_out, cut_short)
 
     async def _write(self) -> bool:
-        """Whether it was cut short."""
-        loop, writer = asyncio.get_running_loop(), self._writer
+        """Write frames until the end; return whether the file was cut short."""
+        loop = asyncio.get_running_loop()
+        writer = self._writer
         try:
             while (taken := await self._line.get()) is not None:
                 frames, writer.fps = taken

@@ -1,4 +1,5 @@
-"""What is whole of a file whose writing stopped anywhere: its end is cut off to there. Knows films and journals, no folders."""
+"""Rescue of a file whose writing stopped anywhere: it is cut to the part that is whole. Knows films and
+journals, no folders."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ READ_BYTES = 1 << 20
 
 
 def cut_to_whole_film(path: Path) -> bool:
-    """An mp4 that grew by fragments, to its last whole one. Whether there is any."""
+    """Cut an mp4 that grew by fragments after its last whole one; return whether there is any."""
     with path.open("rb") as file:
         whole = _playable_bytes(file)
     return _cut(path, whole)
 
 
 def cut_to_whole_lines(path: Path) -> bool:
-    """A file of lines, to the end of its last whole one. Whether there is any."""
+    """Cut a file of lines after its last whole one; return whether there is any."""
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         while end > 0:
@@ -33,11 +34,14 @@ def cut_to_whole_lines(path: Path) -> bool:
 
 
 def _playable_bytes(file: IO[bytes]) -> int:
-    """Up to the last pictures that are all there, once a table of contents is; 0 where one of the two is missing.
+    """Up to the last pictures that are all there, once a table of contents is; 0 where one of the two is
+    missing.
 
-    A film that was finished has its table after its pictures, one that grows before them and perhaps a second one behind.
+    A film that was finished has its table after its pictures, one that grows before them and perhaps a second
+    one behind.
     """
-    end, seen = 0, set()
+    end = 0
+    seen = set()
     for kind, stop in _boxes(file):
         seen.add(kind)
         if {b"moov", b"mdat"} <= seen and (kind == b"mdat" or not end):
@@ -47,7 +51,8 @@ def _playable_bytes(file: IO[bytes]) -> int:
 
 def _boxes(file: IO[bytes]) -> Iterator[tuple[bytes, int]]:
     """The kind and the end of each part of an mp4 that is there to its end."""
-    size, begin = os.fstat(file.fileno()).st_size, 0
+    size = os.fstat(file.fileno()).st_size
+    begin = 0
     while begin + 16 <= size:
         file.seek(begin)
         length, kind, long_length = struct.unpack(">I4sQ", file.read(16))

@@ -1,11 +1,12 @@
-"""A program that sends pictures to an address: frames at its standard input, H.264 for live out by RTMP or SRT, or the frames
-as they are to a virtual camera of this machine or by NDI.
+"""A program that sends pictures to an address: frames at its standard input, H.264 for live out by RTMP or
+SRT, or the frames as they are to a virtual camera of this machine or by NDI.
 
-Started by a server as `python -m millstream.video.sender`. A process of its own: FFmpeg holds Python's lock while it connects,
-and whoever waits for a receiver that hangs must be able to end that. Standard input is one line of JSON (`Sending`), then the
-frames, each after the moment it is shown at; it ends with that. Whatever is written to standard output says that the receiver
-takes pictures; the first line of standard error, why it does not.
-SRT is spoken by the program ffmpeg, because PyAV's own FFmpeg is built without it; NDI by the package cyndilib.
+Started by a server as `python -m millstream.video.sender`. A process of its own: FFmpeg holds Python's lock
+while it connects, and whoever waits for a receiver that hangs must be able to end that. Standard input is one
+line of JSON (`Sending`), then the frames, each after the moment it is shown at; it ends with that. Whatever
+is written to standard output says that the receiver takes pictures; the first line of standard error, why it
+does not. SRT is spoken by the program ffmpeg, because PyAV's own FFmpeg is built without it; NDI by the
+package cyndilib.
 Shapes: H height, W width, 3 is RGB.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import signal
 import struct
@@ -35,12 +37,21 @@ from millstream.video.encoders import BT709
 PATIENCE_S = 10
 """After so long without a frame sent the program ends, wherever it waits."""
 KEY_FRAMES_S = 2.0
-"""From one key frame to the next: what live services ask for, and how long somebody who joins there waits at most."""
+"""From one key frame to the next: what live services ask for, and how long somebody who joins there waits at
+most."""
 CLOCK_HZ = 1000
 """As RTMP counts."""
 FRAME_HEADER = struct.Struct("<d")
 """Seconds."""
-LIVE = {"preset": "veryfast", "tune": "zerolatency", "bf": "0", "threads": "2", "forced-idr": "1", "sc_threshold": "0", **BT709}
+LIVE = {
+    "preset": "veryfast",
+    "tune": "zerolatency",
+    "bf": "0",
+    "threads": "2",
+    "forced-idr": "1",
+    "sc_threshold": "0",
+    **BT709,
+}
 FLV = {"flvflags": "no_duration_filesize", "flush_packets": "1"}
 QUIET = ("-hide_banner", "-loglevel", "error", "-progress", "pipe:1", "-stats_period", "0.5")
 AS_IT_IS = ("-probesize", "32", "-analyzeduration", "1", "-f", "data", "-raw_packet_size", "1316")
@@ -50,7 +61,11 @@ NO_PICTURE = b"\x47\x1f\xff\x10" + 184 * b"\xff"
 CAMERA_FORMAT = "v4l2"
 DEVICES = Path("/dev")
 NOT_A_CAMERA = "; it must be a device of v4l2loopback that this user may write to, and nobody else does"
-NO_FFMPEG = "SRT needs the program ffmpeg: pip install 'millstream[srt]', or put one with SRT on the PATH"
+FFMPEG_SETTING = "MILLSTREAM_FFMPEG"
+NO_FFMPEG = (
+    "SRT needs the program ffmpeg: pip install 'millstream[srt]', or have one on the PATH or in "
+    "MILLSTREAM_FFMPEG"
+)
 NO_NDI = "NDI needs its library: pip install 'millstream[ndi]'"
 
 
@@ -65,19 +80,23 @@ class Sending:
 
 
 def ffmpeg_program() -> str | None:
-    """The one on the PATH, or that of the package imageio-ffmpeg."""
-    found = shutil.which("ffmpeg")
-    if found is not None:
-        return found
+    """Find the program: what MILLSTREAM_FFMPEG names, that of imageio-ffmpeg, which is tested, or one on the
+    PATH."""
+    if named := os.environ.get(FFMPEG_SETTING):
+        return shutil.which(named)
     try:
         import imageio_ffmpeg
-    except ModuleNotFoundError:
-        return None
-    return str(imageio_ffmpeg.get_ffmpeg_exe())
+
+        return str(imageio_ffmpeg.get_ffmpeg_exe())
+    except (
+        ModuleNotFoundError,
+        RuntimeError,
+    ):  # not installed, or without a program for this kind of machine
+        return shutil.which("ffmpeg")
 
 
 def missing(url: str) -> str:
-    """What this machine lacks for such an address, and how to get it; empty where all is there."""
+    """Return what this machine lacks for such an address, and how to get it; empty where nothing."""
     scheme, _, name = url.partition("://")
     if scheme == "srt" and ffmpeg_program() is None:
         return NO_FFMPEG
@@ -85,12 +104,15 @@ def missing(url: str) -> str:
         return NO_NDI
     if scheme == "v4l2" and not (DEVICES / name).exists():
         number = name.removeprefix("video")
-        return f"there is no {DEVICES / name}; with v4l2loopback: sudo modprobe v4l2loopback video_nr={number} exclusive_caps=1"
+        return (
+            f"there is no {DEVICES / name}; with v4l2loopback: sudo modprobe v4l2loopback "
+            f"video_nr={number} exclusive_caps=1"
+        )
     return ""
 
 
 def send(asked: Sending, pipe: IO[bytes]) -> None:
-    """Until there are no more frames. Raises what the receiver, or the way there, has against it."""
+    """Send until there are no more frames. Raises the error of the receiver or of the way there."""
     frames = _frames(pipe, (asked.height, asked.width))
     if asked.url.startswith("ndi:"):
         _send_by_ndi(asked, frames)
@@ -100,12 +122,17 @@ def send(asked: Sending, pipe: IO[bytes]) -> None:
 
 def _send_encoded(asked: Sending, frames: Iterator[tuple[float, np.ndarray]]) -> None:
     bits = {"b": f"{asked.kbps}k", "maxrate": f"{asked.kbps}k", "bufsize": f"{asked.kbps}k"}
-    codec, options, colours = ("rawvideo", {}, "ITU601") if is_camera(asked.url) else ("libx264", LIVE | bits, "ITU709")
-    first_s, next_key_s = None, 0.0
+    codec, options, colours = (
+        ("rawvideo", {}, "ITU601") if is_camera(asked.url) else ("libx264", LIVE | bits, "ITU709")
+    )
+    first_s = None
+    next_key_s = 0.0
     with _opened(asked.url) as container:
         stream = container.add_stream(codec, rate=_rate(asked), options=options)
-        stream.height, stream.width = asked.height, asked.width
-        stream.pix_fmt, stream.codec_context.time_base = "yuv420p", Fraction(1, CLOCK_HZ)
+        stream.height = asked.height
+        stream.width = asked.width
+        stream.pix_fmt = "yuv420p"
+        stream.codec_context.time_base = Fraction(1, CLOCK_HZ)
         stream.codec_context.gop_size = 2**16  # key frames are counted in seconds, below
         container.start_encoding()
         if not is_srt(asked.url):
@@ -113,10 +140,14 @@ def _send_encoded(asked: Sending, frames: Iterator[tuple[float, np.ndarray]]) ->
         for shown_s, frame_HW3 in frames:
             first_s = shown_s if first_s is None else first_s
             at_s = shown_s - first_s
-            frame = av.VideoFrame.from_ndarray(frame_HW3, format="rgb24").reformat(format="yuv420p", dst_colorspace=colours)
-            frame.pts, frame.time_base = round(at_s * CLOCK_HZ), Fraction(1, CLOCK_HZ)
+            frame = av.VideoFrame.from_ndarray(frame_HW3, format="rgb24").reformat(
+                format="yuv420p", dst_colorspace=colours
+            )
+            frame.pts = round(at_s * CLOCK_HZ)
+            frame.time_base = Fraction(1, CLOCK_HZ)
             if at_s >= next_key_s:
-                frame.pict_type, next_key_s = PictureType.I, at_s + KEY_FRAMES_S
+                frame.pict_type = PictureType.I
+                next_key_s = at_s + KEY_FRAMES_S
             container.mux(stream.encode(frame))
             signal.alarm(PATIENCE_S)
 
@@ -127,7 +158,8 @@ def _send_by_ndi(asked: Sending, frames: Iterator[tuple[float, np.ndarray]]) -> 
     from cyndilib.video_frame import VideoSendFrame
     from cyndilib.wrapper.ndi_structs import FourCC
 
-    shown, pixels_HW4 = VideoSendFrame(), np.full((asked.height, asked.width, 4), 255, np.uint8)
+    shown = VideoSendFrame()
+    pixels_HW4 = np.full((asked.height, asked.width, 4), 255, np.uint8)
     shown.set_resolution(asked.width, asked.height)
     shown.set_frame_rate(_rate(asked))
     shown.set_fourcc(FourCC.RGBX)
@@ -158,14 +190,20 @@ def _frames(pipe: IO[bytes], size: tuple[int, int]) -> Iterator[tuple[float, np.
     shape = (*size, 3)
     whole = FRAME_HEADER.size + math.prod(shape)
     while len(data := pipe.read(whole)) == whole:
-        yield FRAME_HEADER.unpack_from(data)[0], np.frombuffer(data, np.uint8, offset=FRAME_HEADER.size).reshape(shape)
+        yield (
+            FRAME_HEADER.unpack_from(data)[0],
+            np.frombuffer(data, np.uint8, offset=FRAME_HEADER.size).reshape(shape),
+        )
 
 
 @contextmanager
 def _opened(url: str) -> Iterator[Any]:
     """A container whose bytes go there."""
     if is_srt(url):
-        with _srt(url) as pipe, av.open(pipe, "w", format="mpegts", container_options={"flush_packets": "1"}) as container:
+        with (
+            _srt(url) as pipe,
+            av.open(pipe, "w", format="mpegts", container_options={"flush_packets": "1"}) as container,
+        ):
             yield container
     elif is_camera(url):
         with av.open(str(DEVICES / url.partition("://")[2]), "w", format=CAMERA_FORMAT) as container:
@@ -177,7 +215,7 @@ def _opened(url: str) -> Iterator[Any]:
 
 @contextmanager
 def _srt(url: str) -> Iterator[IO[bytes]]:
-    """What is written there goes to the address; the program says on our own standard output that it does."""
+    """Yield a pipe to the address; ffmpeg reports on our own standard output that bytes go there."""
     program = ffmpeg_program()
     if program is None:
         sys.exit(NO_FFMPEG)

@@ -1,12 +1,14 @@
-"""What comes by SRT, as a container that PyAV reads: the program ffmpeg speaks it, because PyAV's own is built without it.
+"""SRT input, as a container that PyAV reads: the program ffmpeg receives it, because PyAV's own FFmpeg is
+built without SRT.
 
-It calls the address, or with `mode=listener` waits there for somebody who calls; it carries bytes and looks into nothing.
-What it has against an address is told in few words, without the address.
+The program calls the address, or with `mode=listener` waits there for a caller; it passes bytes on unread.
+Its errors are reported in few words, without the address.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -16,29 +18,53 @@ from typing import IO, cast
 import av
 
 from millstream.core.errors import VideoError
+from millstream.video.reader import open_input
 from millstream.video.sender import NO_FFMPEG, ffmpeg_program
 
 MAX_WORDS = 4096
-"""Of what ffmpeg says, the end."""
+"""Bytes kept of what ffmpeg writes to standard error, the last ones."""
 SILENCE = ("", "input/output error", "connection timed out")
-"""FFmpeg's words for an address where nobody is."""
+"""FFmpeg's words for an address that does not answer."""
+WRONG_PASSPHRASE = re.compile(r"BADSECRET|incorrect passphrase", re.IGNORECASE)
+"""Words of two versions of libsrt; FFmpeg itself then says the same as where there is no answer."""
 
 
 @contextmanager
-def open_srt(url: str, *, options: Mapping[str, str], open_s: float, read_s: float) -> Iterator[av.container.InputContainer]:
+def open_srt(
+    url: str, *, options: Mapping[str, str], open_s: float, read_s: float
+) -> Iterator[av.container.InputContainer]:
     """Raises VideoError where nobody answers for `open_s`; it ends where nothing comes for `read_s`."""
     program = ffmpeg_program()
     if program is None:
         raise VideoError(NO_FFMPEG)
-    patience = ("-listen_timeout", f"{open_s * 1e6:.0f}", "-timeout", f"{read_s * 1e6:.0f}")  # ends it, too, if we are killed
-    copied = ("-f", "data", "-i", url, "-map", "0", "-c", "copy", "-flush_packets", "1", "-f", "data", "pipe:1")
+    patience = (
+        "-listen_timeout",
+        f"{open_s * 1e6:.0f}",
+        "-timeout",
+        f"{read_s * 1e6:.0f}",
+    )  # ends it, too, if we are killed
+    copied = (
+        "-f",
+        "data",
+        "-i",
+        url,
+        "-map",
+        "0",
+        "-c",
+        "copy",
+        "-flush_packets",
+        "1",
+        "-f",
+        "data",
+        "pipe:1",
+    )
     with subprocess.Popen(
         [program, "-hide_banner", "-loglevel", "error", *patience, *copied],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
     ) as process:  # fmt: skip
         carried = _Carried(process, open_s + read_s)
         try:
-            with av.open(carried, format="mpegts", options=dict(options), metadata_errors="replace") as container:
+            with open_input(carried, format="mpegts", options=dict(options)) as container:
                 yield container
         except av.FFmpegError as error:
             if carried.trouble:
@@ -49,12 +75,14 @@ def open_srt(url: str, *, options: Mapping[str, str], open_s: float, read_s: flo
 
 
 class _Carried:
-    """A file for PyAV: blocks until there is something, but not for ever. Nothing may be raised in it, PyAV would drop that."""
+    """A file for PyAV: blocks until there is something, but not for ever. Nothing may be raised in it, PyAV
+    would drop that."""
 
     def __init__(self, process: subprocess.Popen[bytes], patience_s: float) -> None:
         self.trouble = ""
         """Why there is no more."""
-        self._data, self._words = cast(IO[bytes], process.stdout), cast(IO[bytes], process.stderr)
+        self._data = cast(IO[bytes], process.stdout)
+        self._words = cast(IO[bytes], process.stderr)
         self._patience_s = patience_s
         self._said = b""
 
@@ -70,7 +98,7 @@ class _Carried:
 
     def _reason(self) -> str:
         said = self._said.decode(errors="replace").strip()
-        if "BADSECRET" in said:
+        if WRONG_PASSPHRASE.search(said):
             return "its passphrase is another one"
         why = said.rpartition(": ")[2].lower()
         return "it does not answer" if why in SILENCE else why

@@ -1,9 +1,9 @@
 """Writing frames to a video file or a folder of PNGs that appears whole or not at all.
 
-Frames go to a draft beside the target as they arrive, so memory does not grow with the length, and one rename at the end
-makes the target appear. The same frames make the same file, so a replay's can be compared with the first.
-Nothing here knows where the frames come from, about sound, or about sending them anywhere; formats and encoders are in
-`video/encoders.py`. In order: the writer, its checks, the rename.
+Frames go to a draft beside the target as they arrive, so memory does not grow with the length, and one rename
+at the end makes the target appear. The same frames make the same file, so a replay's can be compared with the
+first. Nothing here knows where the frames come from, about sound, or about sending them anywhere; formats and
+encoders are in `video/encoders.py`. In order: the writer, its checks, the rename.
 Shapes: T frames, H height, W width, 3 is RGB.
 """
 
@@ -28,7 +28,8 @@ from millstream.core.undo import undone_by
 from millstream.video.encoders import ENCODERS, FileEncoder, FolderEncoder, find_encoder
 from millstream.video.salvage import cut_to_whole_film
 
-MIN_FPS, MAX_FPS = 0.1, 1000
+MIN_FPS = 0.1
+MAX_FPS = 1000
 MAX_GIF_FPS = 50
 """A gif counts time in hundredths of a second, and browsers slow down a frame shorter than two of them."""
 MAX_NAME_BYTES = 200
@@ -42,11 +43,13 @@ class VideoWriter:
 
     The suffix picks the kind: `.mp4`, `.webm`, `.gif`; no suffix, or a trailing slash, is a folder of PNGs.
     The constructor refuses what cannot work and touches nothing; the first `write` makes the parent folder.
-    One that is `growing` (mp4) can be played to its last second whenever its writing stops, by `rescue` or by whoever finds
-    its draft.
+    One that is `growing` (mp4) can be played to its last second whenever its writing stops, by `rescue` or by
+    whoever finds its draft.
     """
 
-    def __init__(self, path: Path | str, *, fps: float, overwrite: bool = False, growing: bool = False) -> None:
+    def __init__(
+        self, path: Path | str, *, fps: float, overwrite: bool = False, growing: bool = False
+    ) -> None:
         self.path = Path(path)
         self.kind = "" if str(path).endswith("/") else self.path.suffix.lower()
         self.fps = fps
@@ -64,7 +67,9 @@ class VideoWriter:
     def __enter__(self) -> VideoWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         try:
             if kind is None and not self.failed:
                 self.finish()
@@ -97,7 +102,9 @@ class VideoWriter:
             self._draft = Draft(self.path.parent)
             place = self._draft.path / self.path.name
             self._encoder = (
-                FileEncoder(place, self.kind, rate, size, growing=self.growing) if self.kind else FolderEncoder(place, size)
+                FileEncoder(place, self.kind, rate, size, growing=self.growing)
+                if self.kind
+                else FolderEncoder(place, size)
             )
         if size != self._encoder.size:
             (height, width), (old_height, old_width) = size, self._encoder.size
@@ -108,7 +115,9 @@ class VideoWriter:
     def finish(self) -> None:
         """All is written: the file appears."""
         if self._encoder is None or self._draft is None:
-            raise VideoError(f"{self.path}: not written, there was no frame to write; ask for at least one chunk")
+            raise VideoError(
+                f"{self.path}: not written, there was no frame to write; ask for at least one chunk"
+            )
         with system_errors_named(self.path):
             self._encoder.finish()
             publish(self._draft.path / self.path.name, self.path, self.overwrite)
@@ -151,18 +160,25 @@ def check_target_name(path: Path) -> None:
 def check_kind(path: Path, kind: str, fps: float) -> None:
     """Refuses a suffix we do not write, one this build of PyAV cannot encode, and a rate it cannot show."""
     if kind not in ENCODERS:
-        raise VideoError(f"{path}: cannot write {kind!r}; use .mp4, .webm, .gif, or a folder name ending in / for PNGs")
+        raise VideoError(
+            f"{path}: cannot write {kind!r}; use .mp4, .webm, .gif, or a folder name ending in / for PNGs"
+        )
     if find_encoder(kind) is None:
         working = ", ".join(other or "folder/" for other in ENCODERS if find_encoder(other))
-        raise VideoError(f"{path}: this build of PyAV has no encoder for {kind or 'png'}; it can write: {working}")
+        raise VideoError(
+            f"{path}: this build of PyAV has no encoder for {kind or 'png'}; it can write: {working}"
+        )
     if not MIN_FPS <= fps <= MAX_FPS:
         raise VideoError(f"{path}: fps must be from {MIN_FPS} to {MAX_FPS}, got {fps:g}")
     if kind == ".gif" and fps > MAX_GIF_FPS:
-        raise VideoError(f"{path}: a gif plays at most {MAX_GIF_FPS} fps, got {fps:g}; use .mp4 or a lower --fps")
+        raise VideoError(
+            f"{path}: a gif plays at most {MAX_GIF_FPS} fps, got {fps:g}; use .mp4 or a lower --fps"
+        )
 
 
 def check_may_replace(path: Path, kind: str, overwrite: bool) -> None:
-    """A target that exists needs --overwrite, and a folder is only replaced when all it holds is our own frames."""
+    """A target that exists needs --overwrite, and a folder is only replaced when all it holds is our own
+    frames."""
     if not os.path.lexists(path):
         return
     if not overwrite:
@@ -170,9 +186,13 @@ def check_may_replace(path: Path, kind: str, overwrite: bool) -> None:
     if kind and path.is_dir():
         raise VideoError(f"{path} is a folder; choose another --out")
     if not kind and not path.is_dir():
-        raise VideoError(f"{path} is a file, but without a suffix --out is a folder of PNGs; choose another --out")
+        raise VideoError(
+            f"{path} is a file, but without a suffix --out is a folder of PNGs; choose another --out"
+        )
     if not kind and not holds_only_frames(path):
-        raise VideoError(f"{path} holds more than frame_*.png, so it is not overwritten; choose another --out")
+        raise VideoError(
+            f"{path} holds more than frame_*.png, so it is not overwritten; choose another --out"
+        )
 
 
 def holds_only_frames(folder: Path) -> bool:
@@ -188,15 +208,20 @@ def check_parent_writable(path: Path) -> None:
     if not parent.is_dir():
         raise VideoError(f"{path}: {parent} is not a folder; choose another --out")
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise VideoError(f"{path}: cannot write in {parent} (permissions, or a read-only disk); choose another --out")
+        raise VideoError(
+            f"{path}: cannot write in {parent} (permissions, or a read-only disk); choose another --out"
+        )
 
 
 def publish(partial: Path, target: Path, overwrite: bool) -> None:
-    """One rename. A target that someone else made meanwhile is left alone, and what was written is kept beside it."""
+    """One rename. A target that someone else made meanwhile is left alone, and what was written is kept
+    beside it."""
     if not overwrite and os.path.lexists(target):
         spare = target.with_name(f"{target.stem}-{secrets.token_hex(3)}{target.suffix}")
         os.replace(partial, spare)
-        raise VideoError(f"{target} appeared while it was being written and was left as it is; this video is {spare}")
+        raise VideoError(
+            f"{target} appeared while it was being written and was left as it is; this video is {spare}"
+        )
     if not (partial.is_dir() and target.is_dir()):
         os.replace(partial, target)
         return

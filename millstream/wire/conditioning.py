@@ -1,7 +1,7 @@
 """Prompt embeddings travel once: afterwards a chunk names one by its id.
 
-The sender keeps the ids, the receiver the tensors. Both see the same chunks in the same order and forget by the same rule, the
-one used longest ago first, so that what one believes to be held the other holds.
+The sender keeps the ids, the receiver the tensors. Both see the same chunks in the same order and forget by
+the same rule, the one used longest ago first, so that what one believes to be held the other holds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class KnownConditionings:
         self._capacity = capacity
 
     def strip(self, parcels: Sequence[Parcel]) -> tuple[Sequence[Parcel], KnownConditionings]:
-        """The parcels without the conditionings that need not travel, and what the receiver holds once it has them."""
+        """The parcels without the conditionings that need not travel, and what the receiver holds once it has
+        them."""
         if all(parcel.conditioning is None for parcel in parcels):
             return parcels, self
         then = KnownConditionings(self._capacity)
@@ -55,7 +56,8 @@ class HeldConditionings:
         self._capacity = capacity
 
     def restore(self, parcels: Sequence[Parcel]) -> list[Parcel]:
-        """The parcels with the conditionings they name; without, where one is not held: `validate` refuses that."""
+        """The parcels with the conditionings they name; without, where one is not held: `validate` refuses
+        that."""
         return [self._restore(parcel) for parcel in parcels]
 
     def _restore(self, parcel: Parcel) -> Parcel:

@@ -1,11 +1,13 @@
-"""How a message and its tensors become bytes: a fixed header, metadata by msgspec, tensors in the order of a manifest.
+"""Encoding of a message and its tensors as bytes: a fixed header, metadata by msgspec, tensors in the order
+of a manifest.
 
     header   32 bytes: magic, version, kind, sizes, checksums of the metadata and of itself
     meta     the message and the manifest (name, dtype, shape and checksum of each tensor)
     tensors  one after the other, as they lie in memory
 
-`pack` does everything that can fail, before the first byte leaves. What is read is believed only after its header, its
-sizes and its checksums agree; nothing is allocated that the limits do not allow. Knows neither sockets nor ranks.
+`pack` does everything that can fail, before the first byte leaves. What is read is believed only after its
+header, its sizes and its checksums agree; nothing is allocated that the limits do not allow. Knows neither
+sockets nor ranks.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
     """From the leader: one result for each chunk, in the order they were asked for."""
 
     sequence: int
-    """Of the orders they answer."""
+    """Number of the orders they answer."""
     results: tuple[Result, ...]
     fatal: str = ""
     """Why the mesh cannot go on, where it cannot."""
@@ -125,7 +127,9 @@ _DECODERS: dict[int, Any] = {
 
 def pack(message: Message, tensors: Mapping[str, Tensor]) -> Frame:
     """Refuses what the wire does not carry; afterwards only the connection can fail."""
-    contiguous = tuple([tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in tensors.values()])
+    contiguous = tuple(
+        [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in tensors.values()]
+    )
     here = all(tensor.is_cpu for tensor in contiguous)
     memory = tuple(map(memory_of, contiguous)) if here else ()
     checksums = map(zlib.crc32, memory) if here else itertools.repeat(None)
@@ -144,7 +148,9 @@ def pack(message: Message, tensors: Mapping[str, Tensor]) -> Frame:
 def on_host(frame: Frame, tensors: Sequence[Tensor]) -> Frame:
     """As it travels: with its tensors as they came to host memory, each with its checksum."""
     assert all(tensor.is_cpu for tensor in tensors), "what travels is in host memory"
-    return pack(frame.message, {entry.name: tensor for entry, tensor in zip(frame.manifest, tensors, strict=True)})
+    return pack(
+        frame.message, {entry.name: tensor for entry, tensor in zip(frame.manifest, tensors, strict=True)}
+    )
 
 
 def read_header(data: bytes | bytearray) -> FrameHeader:
@@ -161,7 +167,9 @@ def read_header(data: bytes | bytearray) -> FrameHeader:
     if kind not in _KINDS:
         raise WireError(f"message kind {kind} is not known here; known: {', '.join(map(str, _KINDS))}")
     if meta_bytes > MAX_META_BYTES or num_tensors > MAX_TENSORS or payload_bytes > MAX_PAYLOAD_BYTES:
-        raise WireError(f"a message of {meta_bytes} and {payload_bytes} bytes in {num_tensors} tensors is past the limits")
+        raise WireError(
+            f"a message of {meta_bytes} and {payload_bytes} bytes in {num_tensors} tensors is past the limits"
+        )
     return FrameHeader(kind, meta_bytes, num_tensors, payload_bytes, checksum)
 
 
@@ -179,21 +187,23 @@ def read_meta(header: FrameHeader, data: bytes | bytearray) -> tuple[Message, tu
 
 
 def check_memory(entry: TensorEntry, memory: memoryview) -> None:
-    """Refuses a tensor's bytes that are not as they were sent."""
+    """Refuse a tensor's bytes that are not as they were sent."""
     if zlib.crc32(memory) != entry.checksum:
         raise WireError(f"tensor {entry.name} was damaged on its way")
 
 
 def checksum_of(tensor: Tensor) -> int:
-    """Of a contiguous tensor in host memory."""
+    """Return the checksum of a contiguous tensor in host memory."""
     return zlib.crc32(memory_of(tensor))
 
 
 def memory_of(tensor: Tensor) -> memoryview:
-    """A contiguous tensor's bytes in host memory, not copied; they hold it. Without views by torch and numpy, which take thrice
-    as long."""
+    """A contiguous tensor's bytes in host memory, not copied; they hold it. Without views by torch and numpy,
+    which take thrice as long."""
     assert tensor.is_cpu, f"bytes are read in host memory, not on {tensor.device}"
-    assert tensor.is_contiguous(), f"{tuple(tensor.shape)} is not one run of memory: strides {tensor.stride()}"
+    assert tensor.is_contiguous(), (
+        f"{tuple(tensor.shape)} is not one run of memory: strides {tensor.stride()}"
+    )
     memory: Any = (ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())
     memory.owner = tensor
     return memoryview(memory).cast("B")
@@ -207,7 +217,7 @@ def _entry(name: str, tensor: Tensor, checksum: int | None) -> TensorEntry:
 
 
 def _payload_bytes(manifest: tuple[TensorEntry, ...]) -> int:
-    """Of all tensors, each of which the wire carries."""
+    """Count the bytes of all tensors; raise for a tensor that the wire does not carry."""
     if len(manifest) > MAX_TENSORS or len({entry.name for entry in manifest}) != len(manifest):
         raise WireError(f"a message carries at most {MAX_TENSORS} tensors, each with its own name")
     return sum(map(_checked_bytes, manifest))

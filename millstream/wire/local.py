@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from millstream.wire.parcel import Parcel, Posted
+from millstream.wire.parcel import Parcel, PendingDeliveries
 
 
 class Worker(Protocol):
     """Whatever turns parcels into deliveries, and forgets a session when told to."""
 
-    def begin(self, parcels: Sequence[Parcel]) -> Posted: ...
+    def begin(self, parcels: Sequence[Parcel]) -> PendingDeliveries: ...
 
     def fork(self, session_id: str, new_id: str) -> None: ...
 
@@ -22,7 +22,7 @@ class LocalTransport:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
-    def post(self, parcels: Sequence[Parcel]) -> Posted:
+    def post(self, parcels: Sequence[Parcel]) -> PendingDeliveries:
         """Refuses before anything runs, as a wire would before the first byte."""
         for parcel in parcels:
             parcel.validate()

@@ -1,4 +1,5 @@
-"""Parcels and deliveries as frames, and back. Tensors are named by the place of their chunk: `0.latents_in`."""
+"""Parcels and deliveries as frames, and back. Tensors are named by the place of their chunk:
+`0.latents_in`."""
 
 from __future__ import annotations
 
@@ -30,14 +31,18 @@ def pack_instruction(envelope: Envelope, *, sequence: int) -> Frame:
 
 
 def unpack_parcels(orders: Orders, tensors: Mapping[str, Tensor]) -> list[Parcel]:
-    """What was asked for, without a look at whether it makes sense."""
+    """Return the parcels that were asked for, without a check that they make sense."""
     if any(name.partition(".")[2] not in PARTS for name in tensors):
         raise WireError(f"a chunk has no tensors {', '.join(sorted(tensors))}")
     return [_parcel(envelope, f"{place}.", tensors) for place, envelope in enumerate(orders.envelopes)]
 
 
 def pack_deliveries(
-    deliveries: Sequence[Delivery], *, sequence: int, held_bytes: int = 0, phases_ms: Mapping[str, float] | None = None
+    deliveries: Sequence[Delivery],
+    *,
+    sequence: int,
+    held_bytes: int = 0,
+    phases_ms: Mapping[str, float] | None = None,
 ) -> Frame:
     tensors = {
         f"{place}.latents_out": delivery.latents_out
@@ -46,13 +51,17 @@ def pack_deliveries(
     }
     assert held_bytes >= 0, f"sessions hold {held_bytes} bytes"
     results = tuple(delivery.result for delivery in deliveries)
-    answers = Answers(sequence=sequence, results=results, held_bytes=held_bytes, phases_ms=dict(phases_ms or {}))
+    answers = Answers(
+        sequence=sequence, results=results, held_bytes=held_bytes, phases_ms=dict(phases_ms or {})
+    )
     return pack(answers, tensors)
 
 
 def unpack_deliveries(answers: Answers, tensors: Mapping[str, Tensor]) -> list[Delivery]:
     """Each with an equal share of the time that they took together."""
-    share = {name: ms / len(answers.results) for name, ms in answers.phases_ms.items()} if answers.results else {}
+    share = (
+        {name: ms / len(answers.results) for name, ms in answers.phases_ms.items()} if answers.results else {}
+    )
     return [
         Delivery(result=result, latents_out=tensors.get(f"{place}.latents_out"), phases_ms=share)
         for place, result in enumerate(answers.results)

@@ -33,9 +33,13 @@ class Parcel:
         envelope = self.envelope
         envelope.validate()
         if envelope.reset_cross and self.conditioning is None:
-            raise EnvelopeRefused(f"chunk {envelope.chunk_index} resets cross-attention without a conditioning")
+            raise EnvelopeRefused(
+                f"chunk {envelope.chunk_index} resets cross-attention without a conditioning"
+            )
         if envelope.recompute != (self.context_frames is not None):
-            raise EnvelopeRefused(f"chunk {envelope.chunk_index} asks for recompute and context frames must come with it")
+            raise EnvelopeRefused(
+                f"chunk {envelope.chunk_index} asks for recompute and context frames must come with it"
+            )
         if self.context_frames is not None and self.context_frames.shape[1] != len(envelope.context_indices):
             raise EnvelopeRefused(
                 f"chunk {envelope.chunk_index} names {len(envelope.context_indices)} context frames "
@@ -45,37 +49,56 @@ class Parcel:
 
     def _check_shapes(self) -> None:
         """All that can be known of them without a model."""
-        envelope, shape = self.envelope, tuple(self.latents_in.shape)
-        rows, columns = envelope.height // SPATIAL_STRIDE, envelope.width // SPATIAL_STRIDE
+        envelope = self.envelope
+        shape = tuple(self.latents_in.shape)
+        rows = envelope.height // SPATIAL_STRIDE
+        columns = envelope.width // SPATIAL_STRIDE
         if len(shape) != 5:
-            raise EnvelopeRefused(f"chunk {envelope.chunk_index} carries latents {shape}, which have no frames")
+            raise EnvelopeRefused(
+                f"chunk {envelope.chunk_index} carries latents {shape}, which have no frames"
+            )
         if shape[1] != envelope.frames:
             raise EnvelopeRefused(f"chunk of {envelope.frames} frames carries {shape[1]}")
         if (shape[0], *shape[3:]) != (1, rows, columns):
             raise EnvelopeRefused(f"chunk {envelope.chunk_index} of {rows}x{columns} latents carries {shape}")
         context = self.context_frames
         if context is not None and (context.dim() != 5 or tuple(context.shape[2:]) != shape[2:]):
-            raise EnvelopeRefused(f"chunk {envelope.chunk_index}: context {tuple(context.shape)} does not fit latents {shape}")
+            raise EnvelopeRefused(
+                f"chunk {envelope.chunk_index}: context {tuple(context.shape)} does not fit latents {shape}"
+            )
+
+
+class TensorOnItsWay(Protocol):
+    """A tensor that is being copied to host memory (`ops/host.py`)."""
+
+    def wait(self) -> Tensor: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delivery:
+    """Result of a parcel. Where it is made its device may still be at work on the latents: then `result` is
+    not whole."""
+
     result: Result
     latents_out: Tensor | None = None
     """[B, F, C, Y, X] clean latents, there when the result is ok."""
-    on_host: Tensor | None = None
-    """The same as they were read back, where they were made here."""
+    on_host: TensorOnItsWay | None = None
+    """The latents on their way to host memory, where they are made here."""
+    finite: TensorOnItsWay | None = None
+    """Flag that they are finite, found out where they are: a device would stand still while the host's
+    threads look."""
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     """Its part of where the generator's time went, where that is another process's."""
 
 
-class Posted(Protocol):
-    """Chunks on their way."""
+class PendingDeliveries(Protocol):
+    """Deliveries to come of parcels that were posted together."""
 
     def done(self) -> bool: ...
 
     def ahead(self) -> list[Tensor]:
-        """Latents that are being made on this process's device, if any are: what is queued there now comes after them."""
+        """Latents that are being made on this process's device, if any are: what is queued there now comes
+        after them."""
 
     def result(self) -> list[Delivery]:
         """Waits. Asked for in the order of posts."""

@@ -1,8 +1,9 @@
-"""Frames between two processes, over a line or a group of ranks: header, then metadata, then tensors in manifest order.
+"""Frames between two processes, over a line or a group of ranks: header, then metadata, then tensors in
+manifest order.
 
-A failure after the header leaves the connection unusable: the caller leaves it, it does not repair it. Frames travel through
-host memory, and arrive in memory of their own, pinned where there is a device to go on to: torch gives that out again only
-when copies from it are over.
+A failure after the header leaves the connection unusable: the caller leaves it, it does not repair it. Frames
+travel through host memory, and arrive in memory of their own, pinned where there is a device to go on to:
+torch gives that out again only when copies from it are over.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Received(NamedTuple):
 
 
 class Wire:
-    """Both directions between this process and one peer. One thread sends and one receives, the same or another."""
+    """Both directions between this process and one peer. One thread sends and one receives, the same or
+    another."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -58,7 +60,8 @@ class Wire:
         self._channel.send(frame.header, frame.meta, *[memory for memory in frame.memory if memory])
 
     def receive(self) -> Received:
-        """Waits for a message. What is not believable ends the connection: its sizes cannot be trusted either."""
+        """Waits for a message. What is not believable ends the connection: its sizes cannot be trusted
+        either."""
         self._channel.receive(memoryview(self._header), what="header")
         header = read_header(self._header)
         if header.meta_bytes == 0:
@@ -66,7 +69,9 @@ class Wire:
         meta = bytearray(header.meta_bytes)
         self._channel.receive(memoryview(meta), what="metadata")
         message, manifest = read_meta(header, meta)
-        return Received(message=message, tensors={entry.name: self._receive_tensor(entry) for entry in manifest})
+        return Received(
+            message=message, tensors={entry.name: self._receive_tensor(entry) for entry in manifest}
+        )
 
     def _receive_tensor(self, entry: TensorEntry) -> Tensor:
         sides = entry.shape or ((),)  # torch reads them faster than a tuple of them; a number has none

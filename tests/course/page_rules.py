@@ -1,7 +1,7 @@
 """What the pages of chapters and papers must have, and where a page and a run disagree.
 
-Lines that are the same everywhere must be so in the page; of measured ones only the numbers may differ and what stands in “ ”,
-which a model wrote.
+Lines that are the same everywhere must be so in the page; of measured ones only the numbers may differ and
+what stands in “ ”, which a model wrote.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from millstream.course.chapter import FAILURES, LABS, Chapter
-from millstream.course.page import SOURCE
-from millstream.course.reader import SaidLine
+from course.chapter import FAILURES, LABS, Chapter
+from course.page import SOURCE
+from course.reader import SaidLine
 
 SECTIONS = (
     "Objectives",
@@ -37,7 +37,15 @@ LAB_SECTIONS = (
     "Takeaways",
     "Further reading",
 )
-FAILURE_SECTIONS = ("Objectives", "Before you begin", "The failures", "Exercises", "On a GPU", "Takeaways", "Further reading")
+FAILURE_SECTIONS = (
+    "Objectives",
+    "Before you begin",
+    "The failures",
+    "Exercises",
+    "On a GPU",
+    "Takeaways",
+    "Further reading",
+)
 PAPER_SECTIONS = ("The problem", "The idea", "What was shown", "In our code", "Look for")
 PICTURE = re.compile(r"!\[(?P<alt>[^\]]+)\]\(pictures/(?P<name>\w+)\.svg\)")
 _VARIES = re.compile(r"[ ]*-?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?|“[^”]*”")

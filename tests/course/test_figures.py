@@ -1,7 +1,7 @@
 """Every figure within a sentence is written by code: none is stale, none was typed by hand.
 
-A number is a figure if it has a unit, a fraction, an exponent or three digits, or if it is worked out (4 + 12, 3 x 8). Others
-are counts and names: two ranks, chapter 3, ZeRO-3.
+A number is a figure if it has a unit, a fraction, an exponent or three digits, or if it is worked out (4 +
+12, 3 x 8). Others are counts and names: two ranks, chapter 3, ZeRO-3.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from course import figures
+from course.catalogue import CHAPTERS
+from course.figures import FIGURE, FIGURES, with_figures, without_marks
+from course.reading.catalogue import PAPERS
 from millstream.core.errors import CourseError
-from millstream.course import figures
-from millstream.course.catalogue import CHAPTERS
-from millstream.course.figures import FIGURE, FIGURES, with_figures, without_marks
-from millstream.course.reading.catalogue import PAPERS
 
 PAGES = {page.name: page.page for page in (*CHAPTERS, *PAPERS)}
 EVERY = pytest.mark.parametrize("name", PAGES)
@@ -34,7 +34,8 @@ MEASURES = "[mun]s|s|seconds?|minutes?|hours?|days?|(?:milli|micro)seconds|[kKMG
 MEASURES += "|[MGTP]FLOP/s|dB|Hz|watts|dollars|percent|times (?:as|less|fewer|more|smaller|larger|quicker|faster|slower|longer)"
 COUNTED = "x|times|digits|pictures|frames|tokens|letters|operations"
 WORDS = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|sixteen|twenty|thirty|fifty|sixty|hundred|thousand"
-BEGINS, ENDS = r"(?<![\w.])(?<!\w-)", r"(?!\w|[.,]\d)"
+BEGINS = r"(?<![\w.])(?<!\w-)"
+ENDS = r"(?!\w|[.,]\d)"
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?"
 TYPED = re.compile(
     rf"{BEGINS}{NUMBER}\s*(?:%|(?:{MEASURES}|{COUNTED})\b)|"
@@ -42,7 +43,8 @@ TYPED = re.compile(
     rf"{BEGINS}{NUMBER}\s+[-+*/=]\s+\d|"
     rf"{BEGINS}(?:\d+\.\d+|\d+(?:\.\d+)?e-?\d+|\d[\d,]*\d\d){ENDS}"
 )
-COURSE, ANSWERS = Path(figures.__file__).parent, ("exercise", "solution", "judge")
+COURSE = Path(figures.__file__).parent
+ANSWERS = ("exercise", "solution", "judge")
 CODE = re.compile(r"^```.*?^```$|`[^`]*`", re.M | re.S)
 NOT_PROSE = (
     r"<!-- (?P<block>output \w+|benchmarks\.\w+) begins -->.*?<!-- (?P=block) ends -->",
@@ -64,7 +66,7 @@ def typed_in(text: str) -> list[str]:
 @EVERY
 def test_figures_are_what_code_computes_today(name: str) -> None:
     text = PAGES[name].read_text()
-    assert with_figures(text) == text, "python -m millstream.course.write_pages figures"
+    assert with_figures(text) == text, "python -m course.write_pages figures"
     assert not any("<!-- = " in code[0] for code in CODE.finditer(text)), "code shows its comments"
 
 
@@ -78,10 +80,20 @@ def test_no_figure_was_typed_by_hand(name: str) -> None:
     ("sentence", "found"),
     [
         ("It takes 37 ms.", ["37 ms"]),
-        ("It is 3x as fast, or twelve times as fast, at 30 frames/s.", ["3x", "twelve times as", "30 frames"]),
-        ("16 bytes a parameter, so 480 GB; 5 % of 989 TFLOP/s.", ["16 bytes", "480 GB", "5 %", "989 TFLOP/s"]),
+        (
+            "It is 3x as fast, or twelve times as fast, at 30 frames/s.",
+            ["3x", "twelve times as", "30 frames"],
+        ),
+        (
+            "16 bytes a parameter, so 480 GB; 5 % of 989 TFLOP/s.",
+            ["16 bytes", "480 GB", "5 %", "989 TFLOP/s"],
+        ),
         ("That is 4 + 12 of 76,864, or 0.75.", ["4 + 1", "76,864", "0.75"]),
-        ("Two ranks of an H200 hold 7B in bf16 by ZeRO-3, as in chapter 3 and at 480x832; 1F1B waits three times.", []),
+        (
+            "Two ranks of an H200 hold 7B in bf16 by ZeRO-3, as in chapter 3 and at 480x832; 1F1B waits "
+            "three times.",
+            [],
+        ),
         ("It takes 37<!-- = read_7b_ms --> ms, and `--limit 40` s.", []),
     ],
 )
@@ -104,8 +116,15 @@ def test_every_figure_is_on_a_page() -> None:
     assert shown == set(FIGURES)
 
 
-SAYING = [path for path in COURSE.rglob("*.py") if path.parent.name in ("asked", "reading") or path.stem.endswith("questions")]
-SAYING += [COURSE / "sliders.py", *(path for path in COURSE.glob("chapters/*/*.py") if path.stem not in ANSWERS)]
+SAYING = [
+    path
+    for path in COURSE.rglob("*.py")
+    if path.parent.name in ("asked", "reading") or path.stem.endswith("questions")
+]
+SAYING += [
+    COURSE / "sliders.py",
+    *(path for path in COURSE.glob("chapters/*/*.py") if path.stem not in ANSWERS),
+]
 SAID = re.compile(
     r"95%|times in 100|"  # which interval is meant
     r"\b(?:2|two) bytes|4 tokens\^2|0 \+ 1 \+|"  # within a formula
@@ -117,12 +136,15 @@ SAID = re.compile(
 
 
 def test_what_scripts_sliders_and_the_quiz_say_is_computed() -> None:
-    said = [(str(path), SAID.sub("¤", literal)) for path in SAYING for literal in literals_in(path.read_text())]
+    said = [
+        (str(path), SAID.sub("¤", literal)) for path in SAYING for literal in literals_in(path.read_text())
+    ]
     assert [each for each in said if TYPED.search(each[1])] == []
 
 
 def literals_in(source: str) -> Iterator[str]:
-    """What a module's code says in words that it does not compute: no docstrings, no formats, no errors and asserts."""
+    """Collect the texts of a module's code that it does not compute: no docstrings, no formats, no errors and
+    asserts."""
     tree = ast.parse(source)
     skipped: list[ast.AST] = [node for node in ast.walk(tree) if isinstance(node, ast.Raise | ast.Assert)]
     for node in ast.walk(tree):

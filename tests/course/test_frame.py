@@ -1,4 +1,5 @@
-"""What surrounds the chapters: predictions, progress, options of scripts, exercises, the quiz, the command line."""
+"""What surrounds the chapters: predictions, progress, options of scripts, exercises, the quiz, the command
+line."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
+from course.catalogue import CHAPTERS, PARTS, find_chapter
+from course.checking import hand_out, hints_of, judge, load_answer, skeleton_of, solution_of
+from course.progress import Progress, load_progress, next_step, progress_file, save_progress
+from course.questions import all_questions
+from course.quiz import choose, play
+from course.reader import Graded, Reader, number_in
+from course.running import run_script
+from course.sliders import SLIDERS, find_slider
+from course.tracks import TRACKS
+from millstream.commands.main import app
 from millstream.core.errors import CourseError
-from millstream.course.catalogue import CHAPTERS, PARTS, find_chapter
-from millstream.course.checking import hand_out, hints_of, judge, load_answer, skeleton_of, solution_of
-from millstream.course.progress import Progress, load_progress, next_step, progress_file, save_progress
-from millstream.course.questions import all_questions
-from millstream.course.quiz import choose, play
-from millstream.course.reader import Graded, Reader, number_in
-from millstream.course.running import run_script
-from millstream.course.sliders import SLIDERS, find_slider
-from millstream.course.tracks import TRACKS
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,9 @@ def silent(*predictions: float) -> Reader:
 
 
 @given(st.floats(0.1, 1e6), st.floats(0.01, 0.5), st.floats(-2, 2))
-def test_a_prediction_is_right_within_its_tolerance_and_nowhere_else(answer: float, tolerance: float, off: float) -> None:
+def test_a_prediction_is_right_within_its_tolerance_and_nowhere_else(
+    answer: float, tolerance: float, off: float
+) -> None:
     if math.isclose(abs(off), 1, rel_tol=1e-3):
         return
     reader = silent(answer * (1 + off * tolerance))
@@ -44,7 +47,8 @@ def test_a_prediction_is_right_within_its_tolerance_and_nowhere_else(answer: flo
 
 
 def test_who_does_not_predict_is_not_graded_and_what_is_shown_does_not_tell_a_guess() -> None:
-    guesser, other = silent(3), silent()
+    guesser = silent(3)
+    other = silent()
     for reader in (guesser, other):
         reader.reveal(reader.predict("how many?"), 4, by="counting")
     assert len(guesser.graded) == 1
@@ -53,7 +57,8 @@ def test_who_does_not_predict_is_not_graded_and_what_is_shown_does_not_tell_a_gu
 
 
 def test_a_reader_who_is_there_is_asked_until_a_number_comes() -> None:
-    typed, shown = iter(["many", "", "nan", "1,5"]), list[str]()
+    typed = iter(["many", "", "nan", "1,5"])
+    shown = list[str]()
     assert Reader(ask=lambda question: next(typed), show=shown.append).predict("how many?") == 1.5
     assert shown == ["predict first: how many?", *["  a prediction is a number, for example 12 or 0.5"] * 3]
     assert Reader(ask=lambda question: "20 %", show=shown.append).predict("which share, in %?") == 20
@@ -76,7 +81,8 @@ def test_a_number_is_read_as_the_pages_write_it(typed: str, number: float | None
 
 
 def test_what_is_next_leads_through_every_script_and_exercise_to_the_quiz() -> None:
-    progress, steps = Progress(), list[str]()
+    progress = Progress()
+    steps = list[str]()
     while (step := next_step(progress, CHAPTERS)) != "millstream course quiz":
         steps.append(step)
         _, _, verb, key, *script = step.split()
@@ -85,7 +91,9 @@ def test_what_is_next_leads_through_every_script_and_exercise_to_the_quiz() -> N
         else:
             progress.note_solved(key)
     assert steps[0] == "millstream course run 1 verify_setup"
-    assert len(steps) == len(set(steps)) == sum(len(each.scripts) - len(each.optional) + 1 for each in CHAPTERS)
+    assert (
+        len(steps) == len(set(steps)) == sum(len(each.scripts) - len(each.optional) + 1 for each in CHAPTERS)
+    )
     assert [step.split()[-1] for step in steps if " check " in step] == [each.key for each in CHAPTERS]
 
 
@@ -97,8 +105,12 @@ def test_progress_is_kept_and_what_cannot_be_read_is_said(tmp_path: Path) -> Non
     progress.note_run("1/hello", [Graded("how many?", 4, 3, False)])
     progress.note_solved("1")
     save_progress(path, progress)
-    assert load_progress(path) == Progress(ran=["1/hello"], predicted={"1/hello: how many?": False}, solved=["1"])
-    assert [each.name for each in path.parent.iterdir()] == ["course.json"], "written whole, nothing beside it"
+    assert load_progress(path) == Progress(
+        ran=["1/hello"], predicted={"1/hello: how many?": False}, solved=["1"]
+    )
+    assert [each.name for each in path.parent.iterdir()] == ["course.json"], (
+        "written whole, nothing beside it"
+    )
     path.write_text("{")
     with pytest.raises(CourseError, match="move it away to begin anew"):
         load_progress(path)
@@ -162,9 +174,11 @@ def test_every_test_of_a_lab_has_a_hint_and_a_test_that_fails_shows_it(tmp_path:
 
 def test_a_lab_without_deepspeed_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(CourseError, match=r"^DeepSpeed is not installed: pip install millstream\[deepspeed\]; .*$"):
+    with pytest.raises(
+        CourseError, match=r"^DeepSpeed is not installed: pip install millstream\[deepspeed\]; .*$"
+    ):
         run_script(find_chapter("lab-05"), "deepspeed_stages", silent())
-    monkeypatch.setattr("millstream.course.chapters.lab_deepspeed.before_and_after.run", lambda reader: None)
+    monkeypatch.setattr("course.chapters.lab_deepspeed.before_and_after.run", lambda reader: None)
     done = CliRunner().invoke(app, ["course", "run", "lab-05"])
     assert done.exit_code == 0, done.output
     assert "left out: DeepSpeed is not installed" in done.output
@@ -256,8 +270,10 @@ def test_the_command_line_lists_checks_and_asks(tmp_path: Path, monkeypatch: pyt
     left = runner.invoke(app, ["course", "quiz", "--count", "2"], input="0\n")
     assert left.exit_code == 0, "whoever leaves keeps what was answered"
     assert "of 1 right" in left.output
-    monkeypatch.setattr("millstream.course.catalogue.heading", lambda part: "▂▃▇ a part")
-    assert "??? a part" in CliRunner(charset="cp1252").invoke(app, ["course", "list"]).output, "a Windows code page"
+    monkeypatch.setattr("course.catalogue.heading", lambda part: "▂▃▇ a part")
+    assert "??? a part" in CliRunner(charset="cp1252").invoke(app, ["course", "list"]).output, (
+        "a Windows code page"
+    )
     assert "there is no chapter 99" in runner.invoke(app, ["course", "run", "99"]).output
 
 

@@ -10,10 +10,10 @@ import pytest
 import typer
 
 import millstream
-from millstream.cli.main import app
-from millstream.course.catalogue import CHAPTERS, find_chapter
-from millstream.course.reading.catalogue import PAPERS
-from millstream.course.running import settings_of
+from course.catalogue import CHAPTERS, find_chapter
+from course.reading.catalogue import PAPERS
+from course.running import settings_of
+from millstream.commands.main import app
 
 PACKAGE = Path(millstream.__file__).parent
 PAGES = {page.name: page.page for page in (*CHAPTERS, *PAPERS)}
@@ -30,10 +30,18 @@ def code_in(text: str) -> list[str]:
 
 def missing(code: str) -> list[str]:
     """Of one piece of code, what it names and nobody finds."""
-    gone = [path for path in FILE.findall(code) if not any((folder / path).is_file() for folder in (PACKAGE, PACKAGE.parent))]
+    gone = [
+        path
+        for path in FILE.findall(code)
+        if not any((folder / path).is_file() for folder in (PACKAGE, PACKAGE.parent))
+    ]
     words = code.split()
     if words[:2] == ["python", "-m"]:
-        gone += [words[2]] if not PACKAGE.parent.joinpath(*words[2].split(".")).with_suffix(".py").is_file() else []
+        gone += (
+            [words[2]]
+            if not PACKAGE.parent.joinpath(*words[2].split(".")).with_suffix(".py").is_file()
+            else []
+        )
     elif words[0] == "millstream" and len(words) > 1:
         options = options_of(words[1:])
         gone += [name for name in OPTION.findall(code) if name not in options]
@@ -42,15 +50,20 @@ def missing(code: str) -> list[str]:
 
 def options_of(words: list[str]) -> set[str]:
     """That the command which is called takes, a script of the course its own."""
-    command, named = COMMANDS, list(words)
+    command = COMMANDS
+    named = list(words)
     while named and hasattr(command, "commands"):
         fallback = "recipe" if named[0].endswith(".toml") else named[0]
-        assert fallback in command.commands or command.invoke_without_command, f"there is no {' '.join(words)}"
+        assert fallback in command.commands or command.invoke_without_command, (
+            f"there is no {' '.join(words)}"
+        )
         if fallback not in command.commands:
             break
         command = command.commands[fallback]
         named = named if fallback == "recipe" else named[1:]
-    options = {name.removeprefix("--") for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    options = {
+        name.removeprefix("--") for each in command.params for name in (*each.opts, *each.secondary_opts)
+    }
     if words[:2] == ["course", "run"] and len(named) > 1:
         options |= {name.replace("_", "-") for name in settings_of(find_chapter(named[0]), named[1])}
     return options

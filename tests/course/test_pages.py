@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from course.catalogue import CHAPTERS, find_chapter
+from course.chapter import FAILURES, LABS, Chapter
+from course.formulas import as_html
+from course.page import SLIDER, drawn, outputs_of, with_output
+from course.reader import SaidLine
+from course.running import settings_of
+from course.site import broken_links, filled
+from course.source import find_source
 from millstream.core.errors import CourseError
-from millstream.course.catalogue import CHAPTERS, find_chapter
-from millstream.course.chapter import FAILURES, LABS, Chapter
-from millstream.course.formulas import as_html
-from millstream.course.page import SLIDER, drawn, outputs_of, with_output
-from millstream.course.reader import SaidLine
-from millstream.course.running import settings_of
-from millstream.course.site import broken_links, filled
-from millstream.course.source import find_source
 from tests.course.page_rules import PICTURE, differences, references_of, sections_for, sections_of
 
 EVERY = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
@@ -32,11 +32,13 @@ def test_a_page_has_the_fixed_sections_in_their_order_and_says_how_long_it_takes
 
 
 @EVERY
-def test_a_page_shows_what_every_script_says_and_names_the_command_of_what_was_measured(chapter: Chapter) -> None:
+def test_a_page_shows_what_every_script_says_and_names_the_command_of_what_was_measured(
+    chapter: Chapter,
+) -> None:
     text = chapter.page.read_text()
     outputs = outputs_of(text)
     assert set(outputs) == set(chapter.scripts)
-    assert all(outputs.values()), "python -m millstream.course.write_pages"
+    assert all(outputs.values()), "python -m course.write_pages"
     named = re.findall(r"^\*Measured on .+, by `millstream course run ([\w-]+) (\w+)`\.", text, re.M)
     assert {key for key, _ in named} <= {chapter.key}
     assert {script for _, script in named} <= set(chapter.scripts)
@@ -54,9 +56,13 @@ def test_the_code_that_a_page_walks_through_is_there(chapter: Chapter) -> None:
 def test_pictures_are_what_their_code_draws_and_all_are_shown(chapter: Chapter) -> None:
     pictures = dict(drawn(chapter))
     for path, svg in pictures.items():
-        assert path.read_text() == svg, f"python -m millstream.course.write_pages {chapter.key}"
+        assert path.read_text() == svg, f"python -m course.write_pages {chapter.key}"
     shown = {found["name"] for found in PICTURE.finditer(chapter.page.read_text())}
-    assert shown == {path.stem for path in pictures} == {path.stem for path in (chapter.folder / "pictures").iterdir()}
+    assert (
+        shown
+        == {path.stem for path in pictures}
+        == {path.stem for path in (chapter.folder / "pictures").iterdir()}
+    )
 
 
 @pytest.mark.parametrize("chapter", TAUGHT, ids=lambda chapter: chapter.name)
@@ -64,7 +70,9 @@ def test_a_chapter_has_something_to_predict_to_play_with_to_break_and_to_read(ch
     text = chapter.page.read_text()
     assert "predict first: " in text
     assert SLIDER.search(text)
-    assert any(len(settings_of(chapter, script)) for script in chapter.scripts), "arguments on the command line"
+    assert any(len(settings_of(chapter, script)) for script in chapter.scripts), (
+        "arguments on the command line"
+    )
     broken = text.split("## Break it")[1].split("## Exercises")[0]
     assert "<!-- output" in broken
     assert re.search(r"\btool\b", broken), "what finds it"
@@ -106,7 +114,9 @@ def test_a_page_that_speaks_of_something_that_is_gone_is_found_out() -> None:
 def test_of_a_measured_line_only_the_numbers_may_differ() -> None:
     said = [SaidLine("the sum is 3", False), SaidLine("it took  12.5 ms", True)]
     assert differences(["the sum is 3", "it took 7 ms"], said) == []
-    assert differences(["the sum is 4", "it took 7 ms"], said) == ["'the sum is 4' in the page, 'the sum is 3' said"]
+    assert differences(["the sum is 4", "it took 7 ms"], said) == [
+        "'the sum is 4' in the page, 'the sum is 3' said"
+    ]
     assert len(differences(["the sum is 3", "that took 7 ms"], said)) == 1
     assert differences([], said) == ["0 lines in the page, 2 said"]
     written = [SaidLine("answer: “two red boats”, 3 ms", True)]
@@ -125,7 +135,10 @@ def test_an_output_takes_its_place_and_a_page_without_one_is_refused() -> None:
 
 
 def test_formulas_become_plain_html_outside_of_code() -> None:
-    assert as_html(r"takes $\alpha + \frac{b}{\beta}$") == 'takes <span class="formula">&alpha; +  b/&beta;</span>'
+    assert (
+        as_html(r"takes $\alpha + \frac{b}{\beta}$")
+        == 'takes <span class="formula">&alpha; +  b/&beta;</span>'
+    )
     assert as_html("```\n$x$\n```") == "```\n$x$\n```"
     with pytest.raises(KeyError):
         as_html(r"$\unknown$")

@@ -1,4 +1,5 @@
-"""The reading map: every layer has papers, every paper a page with its sections, code, links and three questions."""
+"""The reading map: every layer has papers, every paper a page with its sections, code, links and three
+questions."""
 
 from __future__ import annotations
 
@@ -6,11 +7,11 @@ import re
 
 import pytest
 
-from millstream.course.catalogue import CHAPTERS
-from millstream.course.reading.catalogue import FOLDER, LAYERS, PAPERS, Paper
-from millstream.course.reading.pages import paper_page, reading_for
-from millstream.course.reading.questions import questions_of, reading_questions
-from millstream.course.source import find_source
+from course.catalogue import CHAPTERS
+from course.reading.catalogue import FOLDER, LAYERS, PAPERS, Paper
+from course.reading.pages import paper_page, reading_for
+from course.reading.questions import questions_of, reading_questions
+from course.source import find_source
 from tests.course.page_rules import PAPER_SECTIONS, references_of, sections_of
 
 EVERY = pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)
@@ -41,7 +42,11 @@ def test_the_code_that_a_page_names_is_there_and_shown(paper: Paper) -> None:
 
 @EVERY
 def test_links_lead_to_pages_of_the_site(paper: Paper) -> None:
-    pages = {f"{each.name}.md" for each in PAPERS} | {f"../{each.name}/page.md" for each in CHAPTERS} | {"index.md"}
+    pages = (
+        {f"{each.name}.md" for each in PAPERS}
+        | {f"../{each.name}/page.md" for each in CHAPTERS}
+        | {"index.md"}
+    )
     prose = re.sub(r"^```.*?^```$", "", paper_page(paper), flags=re.M | re.S)
     assert paper.chapters
     assert {found["target"] for found in INNER.finditer(prose)} <= pages

@@ -1,4 +1,5 @@
-"""Every script runs, holds what it claims, and says what its page says: some in `make test`, all in `make course-test`."""
+"""Every script runs, holds what it claims, and says what its page says: some in `make test`, all in `make
+course-test`."""
 
 from __future__ import annotations
 
@@ -6,18 +7,28 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.course.catalogue import CHAPTERS
-from millstream.course.chapter import Chapter
-from millstream.course.checking import judge, skeleton_of, solution_of
-from millstream.course.page import outputs_of
-from millstream.course.reader import Reader
-from millstream.course.running import run_script
+from course.catalogue import CHAPTERS
+from course.chapter import Chapter
+from course.checking import judge, skeleton_of, solution_of
+from course.page import outputs_of
+from course.reader import Reader
+from course.running import run_script
 from tests.course.page_rules import differences
 
-SAMPLED = {"hello_distributed", "three_cures", "ring_all_reduce", "links", "kv_calculator", "launches", "gae_drawn"}
+SAMPLED = {
+    "hello_distributed",
+    "three_cures",
+    "ring_all_reduce",
+    "links",
+    "kv_calculator",
+    "launches",
+    "gae_drawn",
+}
 SAMPLED |= {"fragmentation", "how_many_fit"}
 CASES = [
-    pytest.param(chapter, script, id=f"{chapter.key}-{script}", marks=[] if script in SAMPLED else [pytest.mark.course])
+    pytest.param(
+        chapter, script, id=f"{chapter.key}-{script}", marks=[] if script in SAMPLED else [pytest.mark.course]
+    )
     for chapter in CHAPTERS
     for script in chapter.scripts
 ]

@@ -1,4 +1,5 @@
-"""The built site in a browser, on a desk and on a phone: what it shows, what it asks for, and whether its sliders move."""
+"""The built site in a browser, on a desk and on a phone: what it shows, what it asks for, and whether its
+sliders move."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ pytest.importorskip("playwright", reason="tests of the page need playwright: pip
 
 from playwright.sync_api import Browser
 
-from millstream.course.catalogue import CHAPTERS
-from millstream.course.reading.catalogue import PAPERS
-from millstream.course.site import build_site
+from course.catalogue import CHAPTERS
+from course.reading.catalogue import PAPERS
+from course.site import build_site
 from tests.server.browser import chromium, complaints, needs_chromium
 
 pytestmark = [pytest.mark.slow, pytest.mark.course, needs_chromium]
@@ -46,7 +47,9 @@ def browser() -> Iterator[Browser]:
 
 def test_every_chapter_paper_and_the_quiz_have_a_page(site: Path) -> None:
     pages = {str(path.relative_to(site)) for path in site.rglob("*.html")}
-    wanted = {f"{each.name}/page.html" for each in CHAPTERS} | {f"reading/{each.name}.html" for each in PAPERS}
+    wanted = {f"{each.name}/page.html" for each in CHAPTERS} | {
+        f"reading/{each.name}.html" for each in PAPERS
+    }
     assert pages == wanted | {"index.html", "quiz.html", "reading/index.html", "404.html"}
 
 
@@ -54,7 +57,8 @@ def test_every_chapter_paper_and_the_quiz_have_a_page(site: Path) -> None:
 def test_pages_fit_the_screen_and_ask_nobody(site: Path, browser: Browser, width: int) -> None:
     with browser.new_context(viewport={"width": width, "height": 800}) as context:
         page = context.new_page()
-        found, asked = complaints(page), list[str]()
+        found = complaints(page)
+        asked = list[str]()
         page.on("request", lambda request: asked.append(request.url))
         for path in sorted(site.rglob("*.html")):
             if path.name == "404.html":  # a server shows it, with the server's own paths

@@ -12,14 +12,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from course.confidence import chance_of, of_mean, of_share
+from course.tinylm.cache import CachedText, PagedCache
+from course.tinylm.engine import TextRequest, TinyEngine
+from course.tinylm.model import TinyConfig, TinyLM
+from course.tinylm.speculation import CountedDraft, judged, speculate
+from course.tinylm.text import (
+    CHOICES,
+    LETTERS,
+    decode,
+    encode,
+    is_sentence,
+    make_text,
+    nats_per_letter,
+    write_line,
+)
+from course.tinylm.training import fresh, kept_file, train_steps, trained
 from millstream.core.errors import CourseError, PoolFull
-from millstream.course.confidence import chance_of, of_mean, of_share
-from millstream.course.tinylm.cache import CachedText, PagedCache
-from millstream.course.tinylm.engine import TextRequest, TinyEngine
-from millstream.course.tinylm.model import TinyConfig, TinyLM
-from millstream.course.tinylm.speculation import CountedDraft, judged, speculate
-from millstream.course.tinylm.text import CHOICES, LETTERS, decode, encode, is_sentence, make_text, nats_per_letter, write_line
-from millstream.course.tinylm.training import fresh, kept_file, train_steps, trained
 
 SMALL = TinyConfig(layers=2, width=16, heads=4, kv_heads=2, ffn=16)
 
@@ -36,12 +45,15 @@ def test_text_is_of_known_letters_and_its_least_loss_is_that_of_its_choices() ->
     assert not is_sentence("two red boats drift past")
     lines = {write_line(words) for words in product(*CHOICES)}
     assert len(lines) == math.prod(map(len, CHOICES)), "no two choices make the same line"
-    assert nats_per_letter() * sum(len(line) + 1 for line in lines) == pytest.approx(math.log(len(lines)) * len(lines))
+    assert nats_per_letter() * sum(len(line) + 1 for line in lines) == pytest.approx(
+        math.log(len(lines)) * len(lines)
+    )
 
 
 def test_the_model_is_small_and_sees_no_letter_before_its_turn() -> None:
     assert sum(each.numel() for each in fresh().parameters()) <= 2_000_000
-    lm, tokens = small_lm(), torch.randint(len(LETTERS), (1, 12), generator=torch.Generator().manual_seed(0))
+    lm = small_lm()
+    tokens = torch.randint(len(LETTERS), (1, 12), generator=torch.Generator().manual_seed(0))
     changed = tokens.clone()
     changed[0, 8:] = 3
     assert torch.equal(lm(tokens)[0, :8], lm(changed)[0, :8])
@@ -49,11 +61,16 @@ def test_the_model_is_small_and_sees_no_letter_before_its_turn() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(1, 7), st.lists(st.tuples(st.sampled_from(["grow", "fork", "cut"]), st.integers(1, 6)), max_size=9))
+@given(
+    st.integers(1, 7),
+    st.lists(st.tuples(st.sampled_from(["grow", "fork", "cut"]), st.integers(1, 6)), max_size=9),
+)
 def test_a_text_in_pages_is_read_as_if_it_were_alone_whatever_was_forked_and_cut(
     page: int, moves: list[tuple[str, int]]
 ) -> None:
-    lm, cache, draw = small_lm(), PagedCache(SMALL, pages=200, page_tokens=page), Random(0)
+    lm = small_lm()
+    cache = PagedCache(SMALL, pages=200, page_tokens=page)
+    draw = Random(0)
     texts = [(CachedText(), list[int]())]
     for move, count in [("grow", 3), *moves, ("grow", 2)]:
         text, tokens = texts[draw.randrange(len(texts))]
@@ -97,7 +114,9 @@ def test_speculation_with_a_sure_model_writes_what_the_model_would() -> None:
     lm = small_lm()
     with torch.no_grad():
         lm.norm.weight.mul_(1000)  # one letter has all the probability
-    plain, ahead = (speculate(lm, CountedDraft(order=2, lines=20), "\ntwo", 12, count, seed=0) for count in (0, 3))
+    plain, ahead = (
+        speculate(lm, CountedDraft(order=2, lines=20), "\ntwo", 12, count, seed=0) for count in (0, 3)
+    )
     assert ahead.tokens[: len(plain.tokens)] == plain.tokens
     assert plain.calls == len(plain.tokens) - 4
 
@@ -107,7 +126,8 @@ def test_speculation_with_a_sure_model_writes_what_the_model_would() -> None:
 def test_letters_come_out_as_the_model_wants_them_whatever_the_draft(seed: int) -> None:
     made = torch.Generator().manual_seed(seed)
     p, q = torch.rand(2, 6, generator=made, dtype=torch.float64)
-    p, q = p / p.sum(), q / q.sum()
+    p = p / p.sum()
+    q = q / q.sum()
     counts = [0] * 6
     for letter in torch.multinomial(q, 3000, replacement=True, generator=made).tolist():
         counts[judged([letter], [q], [p, p], made)[0]] += 1

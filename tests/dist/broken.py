@@ -154,7 +154,11 @@ def hangs(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     """One rank that never comes to chunk 1 of a session."""
 
     def run(self: mesh.MeshRank, parcels: Sequence[Parcel]) -> list[Delivery]:
-        if number == GUILTY and parcels[0].envelope.session_id == "stuck" and parcels[0].envelope.chunk_index == 1:
+        if (
+            number == GUILTY
+            and parcels[0].envelope.session_id == "stuck"
+            and parcels[0].envelope.chunk_index == 1
+        ):
             time.sleep(3600)
         return honest(self, parcels)
 
@@ -206,7 +210,9 @@ def breaks_its_graph(config: MeshConfig, number: int, meeting: MeetingPoint) -> 
 
 def compiles_late(config: MeshConfig, number: int, meeting: MeetingPoint) -> None:
     """What it compiles after warm-up ends it."""
-    compiles, check, checked = rank.compile_blocks, RankCheck.check, []
+    compiles = rank.compile_blocks
+    check = RankCheck.check
+    checked = []
 
     def once(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
         assert not checked, "blocks are compiled after warm-up"
@@ -221,8 +227,11 @@ def compiles_late(config: MeshConfig, number: int, meeting: MeetingPoint) -> Non
     rank.run_rank(config, number, meeting)
 
 
-def dies_while_starting(config: MeshConfig, number: int, meeting: MeetingPoint, *, point: str, who: int, deaths: Path) -> None:
-    """One rank that is killed, or stopped, at a point of its start, as often as there are files in `deaths`."""
+def dies_while_starting(
+    config: MeshConfig, number: int, meeting: MeetingPoint, *, point: str, who: int, deaths: Path
+) -> None:
+    """One rank that is killed, or stopped, at a point of its start, as often as there are files in
+    `deaths`."""
 
     def die_here(honest: Callable[..., Any]) -> Callable[..., Any]:
         def dying(*args: Any, **options: Any) -> Any:
@@ -239,9 +248,12 @@ def dies_while_starting(config: MeshConfig, number: int, meeting: MeetingPoint, 
         elif point == "checks":
             RankCheck.check = die_here(RankCheck.check)
         else:
-            named = {"reads weights": "load_dit", "joins": "join_groups", "makes groups": "create_groups", "calls": "call"}[
-                point
-            ]
+            named = {
+                "reads weights": "load_dit",
+                "joins": "join_groups",
+                "makes groups": "create_groups",
+                "calls": "call",
+            }[point]
             setattr(rank, named, die_here(getattr(rank, named)))
     rank.run_rank(config, number, meeting)
 
@@ -260,8 +272,10 @@ def waits_while_starting(config: MeshConfig, number: int, meeting: MeetingPoint,
 
 
 def fails_once(config: MeshConfig, number: int, meeting: MeetingPoint, *, marks: Path) -> None:
-    """One rank that does what its session is called, in chunk 1 of that and while a file of this name is there."""
-    joined, join = [], rank.join_groups
+    """One rank that does what its session is called, in chunk 1 of that and while a file of this name is
+    there."""
+    joined = []
+    join = rank.join_groups
 
     def run(self: mesh.MeshRank, parcels: Sequence[Parcel]) -> list[Delivery]:
         envelope = parcels[0].envelope

@@ -16,7 +16,7 @@ SLOW = [
     "pytest",
     "hypothesis",
     "tests.unit.models_for_tests",
-    "benchmarks.train_equality",
+    "tests.soak.train_equality",
     "fsspec.implementations.local",
 ]
 

@@ -65,7 +65,9 @@ def ranks_of(pid: int) -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-    return sorted(child for child, parent in parents.items() if parents.get(parent) == pid and not _is_zombie(child))
+    return sorted(
+        child for child, parent in parents.items() if parents.get(parent) == pid and not _is_zombie(child)
+    )
 
 
 def seconds_until_gone(pids: Sequence[int], timeout_s: float) -> float:

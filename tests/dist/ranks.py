@@ -1,4 +1,5 @@
-"""The course's ranks (`course/ranks.py`) for tests: a function runs on every rank; tracebacks are shown."""
+"""The course's ranks (`mesh/local_ranks.py`) for tests: a function runs on every rank; tracebacks are
+shown."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from millstream.core.errors import RankRaised
-from millstream.course import ranks
-from millstream.course.ranks import StartedRanks
+from millstream.mesh import local_ranks as ranks
+from millstream.mesh.local_ranks import StartedRanks
 
 GROUP_TIMEOUT_S = 60.0
 
@@ -38,8 +39,11 @@ _KEPT: dict[int, tuple[ExitStack, StartedRanks]] = {}
 """By their number, with what ends them."""
 
 
-def run_on_kept_ranks(function: Callable[..., Any], size: int, *args: Any, timeout_s: float = 60.0) -> list[Any]:
-    """As `run_ranks`, on processes that stay until `end_kept_ranks`. For functions that leave only process groups behind."""
+def run_on_kept_ranks(
+    function: Callable[..., Any], size: int, *args: Any, timeout_s: float = 60.0
+) -> list[Any]:
+    """As `run_ranks`, on processes that stay until `end_kept_ranks`. For functions that leave only process
+    groups behind."""
     if size not in _KEPT:
         stack = ExitStack()
         _KEPT[size] = stack, stack.enter_context(ranks.started(size, group_timeout_s=GROUP_TIMEOUT_S))

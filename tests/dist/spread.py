@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from millstream.core.speed import PLAIN, Speed
 from millstream.core.topology import Topology
+from millstream.experiments.exchange_groups import overlap_exchange
+from millstream.experiments.peer_memory import PeerMemory, PeerTensorSpread
 from millstream.models.dit import CausalDiT
 from millstream.parallel.apply import connect, even_bounds
 from millstream.parallel.groups import Groups
 from millstream.parallel.mesh_dit import MeshDiT
-from millstream.parallel.peer_memory import PeerMemory
 from millstream.parallel.shares import keep_share, share_of
 
 
@@ -25,4 +26,7 @@ def parallelise(
     topology.check(dit.config, head_groups=head_groups)
     bounds = even_bounds(len(dit.blocks), topology.pp)
     keep_share(dit, share_of(topology, groups.mesh.rank, bounds))
-    return connect(dit, topology, groups, bounds=bounds, head_groups=head_groups, speed=speed, peers=peers)
+    if head_groups > 1:
+        overlap_exchange(dit, groups.stage, head_groups)
+    spread = None if peers is None else PeerTensorSpread(groups.stage, peers)
+    return connect(dit, topology, groups, bounds=bounds, speed=speed, spread=spread)

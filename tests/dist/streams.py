@@ -1,4 +1,5 @@
-"""The same stream on any topology: every mesh rank plays front and sessions too, and only the model is spread.
+"""The same stream on any topology: every mesh rank plays front and sessions too, and only the model is
+spread.
 
 Shapes: C latent channels, Y and X latent rows and columns.
 """
@@ -32,7 +33,9 @@ class BlankVAE:
 
     def decode(self, latents_BFCYX: Tensor, state: object = None) -> tuple[Tensor, object]:
         batch, frames, _, rows, columns = latents_BFCYX.shape
-        return torch.zeros(batch, 4 * frames - (0 if state else 3), 3, 8 * rows, 8 * columns), [torch.zeros(1)]
+        return torch.zeros(batch, 4 * frames - (0 if state else 3), 3, 8 * rows, 8 * columns), [
+            torch.zeros(1)
+        ]
 
 
 def engine() -> Engine:
@@ -42,10 +45,16 @@ def engine() -> Engine:
 
 
 def spread_engine(
-    topology: Topology, rank: int, whole: CausalDiT | None = None, *, groups: Groups | None = None, speed: Speed = PLAIN
+    topology: Topology,
+    rank: int,
+    whole: CausalDiT | None = None,
+    *,
+    groups: Groups | None = None,
+    speed: Speed = PLAIN,
 ) -> tuple[Engine, Groups]:
     """An engine whose model is this rank's share, of another DiT if one is given."""
-    groups, here = groups or create_groups(topology, rank, timeout_s=60), engine()
+    groups = groups or create_groups(topology, rank, timeout_s=60)
+    here = engine()
     here.generator.dit = parallelise(whole or here.generator.dit, topology, groups, speed=speed)
     return here, groups
 
@@ -55,7 +64,8 @@ def newest(session: Session) -> Tensor:
 
 
 def steered(here: Engine, chunks: int = CHUNKS) -> Tensor:
-    """The last latent frame of every chunk of a stream with two prompt switches, a blend and a cut, [chunks, C, Y, X]."""
+    """The last latent frame of every chunk of a stream with two prompt switches, a blend and a cut, [chunks,
+    C, Y, X]."""
     session = here.session("sea", seed=5, **SMALL)
     session.control(SetPrompt(prompt="hills", mode="recompute"), at_chunk=7)
     session.control(SetPrompt(prompt="a city at night", mode="keep"), at_chunk=15)
@@ -82,7 +92,8 @@ def steered_locally() -> tuple[Tensor, Tensor]:
 
 
 def stays_with_local(found: tuple[Tensor, Tensor]) -> None:
-    """Assert what every topology promises: one chunk within 1e-5, a long stream within 1e-3, sessions together likewise."""
+    """Assert what every topology promises: one chunk within 1e-5, a long stream within 1e-3, sessions
+    together likewise."""
     (stream, pair), (expected, expected_pair) = found, steered_locally()
     assert relative_error(stream[:1], expected[:1]) < 1e-5
     assert relative_error(stream, expected) < 1e-3

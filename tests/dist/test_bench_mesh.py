@@ -9,19 +9,24 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
 from millstream.commands.bench.mesh import allowed
+from millstream.commands.main import app
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
 
-TINY = "--model wan-tiny --weights random --device cpu --dtype float32 --size 16x32 --window 6 --threads 1 --chunks 3"
+TINY = (
+    "--model wan-tiny --weights random --device cpu --dtype float32 --size 16x32 --window 6 --threads 1 "
+    "--chunks 3"
+)
 DIT = find_model("wan2.1-t2v-1.3b").dit
 """12 heads."""
 
 
 def test_a_mesh_is_held_against_one_device_and_the_report_says_where_its_time_went(tmp_path: Path) -> None:
     out = tmp_path / "deeper" / "mesh.json"
-    result = CliRunner().invoke(app, ["bench", "mesh", *TINY.split(), "--topology", "front+tp2", "--tiles", "--out", str(out)])
+    result = CliRunner().invoke(
+        app, ["bench", "mesh", *TINY.split(), "--topology", "front+tp2", "--tiles", "--out", str(out)]
+    )
     assert result.exit_code == 0, result.output
     report = json.loads(out.read_text())
     local, mesh, tiles = report["measured"]["runs"]
@@ -55,7 +60,11 @@ def test_what_the_devices_and_the_heads_allow_is_tried(devices: int, expected: s
 
 
 def test_on_a_cpu_the_front_is_a_process_of_its_own() -> None:
-    assert [str(each) for each in allowed(DIT, 2, front_apart=True)] == ["front+tp2", "front+sp2", "front+pp2"]
+    assert [str(each) for each in allowed(DIT, 2, front_apart=True)] == [
+        "front+tp2",
+        "front+sp2",
+        "front+pp2",
+    ]
     assert [str(each) for each in allowed(replace(DIT, heads=1), 2, front_apart=True)] == ["front+pp2"]
 
 
@@ -69,12 +78,19 @@ def test_one_gpu_alone_is_compared_with_nothing_unless_a_topology_is_named() -> 
     [
         ("--model wan-tiny --topology front+1", "2 ranks or more, front+1 has one"),
         ("--model wan-tiny --topology local", "2 ranks or more, local has one"),
-        ("--model wan2.1-t2v-1.3b --size 16x16 --topology tp2 --topology pp3", "2x2 latent cells do not make 3 tiles"),
+        (
+            "--model wan2.1-t2v-1.3b --size 16x16 --topology tp2 --topology pp3",
+            "2x2 latent cells do not make 3 tiles",
+        ),
         ("--model brook --topology front+tp2", "the VAE of brook is not split"),
     ],
 )
-def test_what_cannot_be_cut_into_tiles_is_refused_in_one_line_before_anything_runs(asked: str, said: str) -> None:
-    result = CliRunner().invoke(app, ["bench", "mesh", "--weights", "random", "--device", "cpu", "--tiles", *asked.split()])
+def test_what_cannot_be_cut_into_tiles_is_refused_in_one_line_before_anything_runs(
+    asked: str, said: str
+) -> None:
+    result = CliRunner().invoke(
+        app, ["bench", "mesh", "--weights", "random", "--device", "cpu", "--tiles", *asked.split()]
+    )
     assert result.exit_code != 0
     (line,) = result.output.splitlines()
     assert line.startswith("error: ")

@@ -40,7 +40,8 @@ def refusal(check: object, *args: object) -> str:
 
 
 def warmed_up(share: MeshDiT, groups: Groups) -> tuple[Tensor, str, int]:
-    """Flows of a compiled share, why it was refused after warm-up, and what it compiled in some more chunks."""
+    """Flows of a compiled share, why it was refused after warm-up, and what it compiled in some more
+    chunks."""
     compile_blocks(share, backend="eager")
     before = read_counters()
     found = flows(share, 2, window=3, sink=0)
@@ -73,7 +74,9 @@ def test_blocks_compile_whole_and_alike_and_never_again(name: str) -> None:
 
 
 def hide_a_sum(self: tensor.TensorMLP, x: Tensor) -> Tensor:
-    partial = torch.nn.functional.linear(torch.nn.functional.gelu(self.up(x), approximate="tanh"), self.down.weight)
+    partial = torch.nn.functional.linear(
+        torch.nn.functional.gelu(self.up(x), approximate="tanh"), self.down.weight
+    )
     return torch._dynamo.disable(self._group.sum)(partial, "mlp") + self.down.bias
 
 

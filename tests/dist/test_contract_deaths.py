@@ -1,6 +1,7 @@
-"""The contract between front and mesh, where processes die or hang: crash, never hang; what a person was told stays true.
+"""The contract between front and mesh, where processes die or hang: crash, never hang; what a person was told
+stays true.
 
-Ids as in the contract's table. `python -m benchmarks.kills` does the same many times over.
+Ids as in the contract's table. `python -m tests.soak.kills` does the same many times over.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def disturbed(engine: Engine, session: Session) -> Tensor:
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
-def test_om_13_when_the_front_is_killed_stands_still_or_is_told_to_stop_all_ranks_go(sent: signal.Signals) -> None:
+def test_om_13_when_the_front_is_killed_stands_still_or_is_told_to_stop_all_ranks_go(
+    sent: signal.Signals,
+) -> None:
     with front("front+tp2", LIMITS) as running:
         os.kill(running.process.pid or 0, sent)
         seconds_until_gone(running.ranks, LIMITS.window_s + 2)
@@ -95,7 +98,9 @@ def test_om_14_a_killed_worker_costs_a_stall_and_no_frame(tmp_path: Path) -> Non
     assert written.chunks[3].envelope.context_indices == tuple(range(9)), "the journal shows it"
 
 
-def test_om_14_past_the_window_a_recovery_is_a_recompute_at_that_chunk_and_replays_to_the_same_bits(tmp_path: Path) -> None:
+def test_om_14_past_the_window_a_recovery_is_a_recompute_at_that_chunk_and_replays_to_the_same_bits(
+    tmp_path: Path,
+) -> None:
     with mesh_engine() as engine:
         header = engine.journal_header(engine.stream_config(**SMALL, seed=1), "s")
         with JournalWriter(tmp_path / "run.jsonl", header) as journal:
@@ -169,9 +174,12 @@ def test_two_chunks_under_way_are_both_recovered() -> None:
 
 def test_a_chunk_that_brings_the_mesh_down_twice_ends_its_session_and_no_other() -> None:
     with mesh_engine(run=broken.falls_over) as engine:
-        calm, poison = engine.session("sea", **SMALL), engine.session("sea", **SMALL, session_id="poison")
+        calm = engine.session("sea", **SMALL)
+        poison = engine.session("sea", **SMALL, session_id="poison")
         next(calm.stream(1))
-        with pytest.raises(EnvelopeRefused, match=r"chunk 0 of poison brought the mesh down twice: rank \d: .*poison"):
+        with pytest.raises(
+            EnvelopeRefused, match=r"chunk 0 of poison brought the mesh down twice: rank \d: .*poison"
+        ):
             next(poison.stream(1))
         assert [chunk.index for chunk in calm.stream(2)] == [1, 2]
 
@@ -181,7 +189,10 @@ def test_before_a_mesh_that_hangs_is_killed_every_rank_says_what_it_is_doing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     limits = replace(LIMITS, hang_s=2.0)
-    with mesh_engine(run=broken.hangs, limits=limits) as engine, engine.session("sea", **SMALL, session_id="stuck") as session:
+    with (
+        mesh_engine(run=broken.hangs, limits=limits) as engine,
+        engine.session("sea", **SMALL, session_id="stuck") as session,
+    ):
         next(session.stream(1))
         begun = time.monotonic()
         with pytest.raises(EnvelopeRefused, match="has not answered for 2 s"):
@@ -198,7 +209,8 @@ def test_before_a_mesh_that_hangs_is_killed_every_rank_says_what_it_is_doing(
 def test_a_message_that_was_damaged_on_its_way_ends_the_mesh_and_not_the_stream(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send, damaged = Wire.send, []
+    send = Wire.send
+    damaged = []
 
     def damage_once(self: Wire, frame: Frame) -> None:
         if not damaged and frame.tensors:
@@ -240,7 +252,10 @@ def test_a_closed_engine_leaves_nobody_behind_and_is_quick_about_it() -> None:
 
 def test_sessions_that_go_through_a_pipeline_together_are_each_what_they_are_alone() -> None:
     with mesh_engine("front+pp2") as engine:
-        alone = [[chunk.digest for chunk in engine.session(text, seed=1, **SMALL).stream(3)] for text in ("sea", "hills")]
+        alone = [
+            [chunk.digest for chunk in engine.session(text, seed=1, **SMALL).stream(3)]
+            for text in ("sea", "hills")
+        ]
         sessions = [engine.session(text, seed=1, **SMALL) for text in ("sea", "hills")]
         together: list[list[str]] = [[], []]
         for _ in range(3):

@@ -1,7 +1,8 @@
-"""The contract between front and mesh, where they work at the same time: real processes, stages that sleep to a set length.
+"""The contract between front and mesh, where they work at the same time: real processes, stages that sleep to
+a set length.
 
-Ids as in the contract's table. Stages are of similar length here, so that what overlap gains is far more than what a busy
-machine adds; the figures at the contract's own times are in `benchmarks/results/overlap.json`.
+Ids as in the contract's table. Stages are of similar length here, so that what overlap gains is far more than
+what a busy machine adds; the figures at the contract's own times are in `benchmarks/results/overlap.json`.
 """
 
 from __future__ import annotations
@@ -29,13 +30,17 @@ def test_o_01_every_depth_of_the_queues_reports_its_overlap_memory_and_latency()
     latents_bytes = 3 * 4 * 4 * 6 * 4
     for (d_in, d_out), each in found.items():
         held = each.queued_bytes / latents_bytes
-        assert d_in <= held <= d_in + d_out + 3, "what is sent is held; beside the queues one is shown, another was"
+        assert d_in <= held <= d_in + d_out + 3, (
+            "what is sent is held; beside the queues one is shown, another was"
+        )
         assert each.overlap.waiting_in <= d_in
         assert each.overlap.waiting_out <= d_out
         assert each.overlap.latency_ms >= QUICK.mesh_ms
     assert statistics.median(each.overlap.score for each in found.values()) >= GATE
     assert found[4, 1].queued_bytes > found[1, 1].queued_bytes, "a deeper queue holds more"
-    assert found[4, 4].overlap.latency_ms > found[1, 1].overlap.latency_ms, "a deeper queue makes controls wait"
+    assert found[4, 4].overlap.latency_ms > found[1, 1].overlap.latency_ms, (
+        "a deeper queue makes controls wait"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +49,20 @@ def runs() -> dict[OverlapSetting, Measured]:
     return dict(zip(chosen, measure(CLEAR, chosen), strict=True))
 
 
-def test_o_02_the_signature_tells_a_healthy_run_from_a_serialised_one(runs: dict[OverlapSetting, Measured]) -> None:
-    healthy, serialised = runs[OverlapSetting()].overlap, runs[SERIALISED].overlap
+def test_o_02_the_signature_tells_a_healthy_run_from_a_serialised_one(
+    runs: dict[OverlapSetting, Measured],
+) -> None:
+    healthy = runs[OverlapSetting()].overlap
+    serialised = runs[SERIALISED].overlap
     assert (healthy.signature, serialised.signature) == ("mesh-bound", "serialised")
     assert healthy.score >= GATE > serialised.score
     assert serialised.idle_ms >= CLEAR.front_ms, "the mesh idles while the front decodes"
     assert healthy.period_ms < serialised.period_ms
 
 
-def test_o_03_a_decoded_anchor_costs_the_overlap_unless_it_is_decoded_first(runs: dict[OverlapSetting, Measured]) -> None:
+def test_o_03_a_decoded_anchor_costs_the_overlap_unless_it_is_decoded_first(
+    runs: dict[OverlapSetting, Measured],
+) -> None:
     free = runs[OverlapSetting()].overlap
     whole, first = (runs[setting].overlap for setting in ANCHORED)
     assert whole.score < GATE, "the whole chunk is decoded before the next one leaves"

@@ -1,5 +1,5 @@
-"""The contract between front and mesh, where ranks are not alike: told in one line by the rank that knows, and no process is
-left. Every test breaks real processes in one way; ids as in the contract's table."""
+"""The contract between front and mesh, where ranks are not alike: told in one line by the rank that knows,
+and no process is left. Every test breaks real processes in one way; ids as in the contract's table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def refusal(run: Run, compile_backend: str = "") -> str:
     """What the front says of a mesh whose processes do this."""
     begun = time.monotonic()
     limits = COMPILING if compile_backend else LIMITS
-    with pytest.raises(MeshError) as told, mesh_engine(run=run, compile_backend=compile_backend, limits=limits):
+    with (
+        pytest.raises(MeshError) as told,
+        mesh_engine(run=run, compile_backend=compile_backend, limits=limits),
+    ):
         pass
     assert time.monotonic() - begun < 60, "that was close to a hang"
     (line,) = str(told.value).splitlines()
@@ -47,11 +50,15 @@ def test_om_05_a_collective_that_one_rank_alone_calls_is_noticed_before_anybody_
 
 
 def test_om_06_a_broadcast_inside_a_block_is_refused_by_the_wrapper() -> None:
-    assert "debug: no broadcast of [1] on group stage0 (1, 2) inside a block" in refusal(broken.broadcast_in_a_block)
+    assert "debug: no broadcast of [1] on group stage0 (1, 2) inside a block" in refusal(
+        broken.broadcast_in_a_block
+    )
 
 
 def test_om_08_a_collective_of_the_mesh_on_the_world_is_refused_before_the_backend() -> None:
-    assert "attention: no sum of [1] on group world (1, 2): the group is for start-up" in refusal(broken.sum_on_the_world)
+    assert "attention: no sum of [1] on group world (1, 2): the group is for start-up" in refusal(
+        broken.sum_on_the_world
+    )
 
 
 def test_om_11_an_input_that_differs_on_one_rank_is_found_by_its_digest() -> None:
@@ -70,17 +77,24 @@ def test_c_01_a_rank_that_compiles_alone_is_found_at_the_start() -> None:
 
 
 def test_ranks_with_different_speed_ups_are_found_at_the_start() -> None:
-    assert "speed: rank 0 has off; rank 1 has off; rank 2 has paired_commits" in refusal(broken.carries_commits_alone)
+    assert "speed: rank 0 has off; rank 1 has off; rank 2 has paired_commits" in refusal(
+        broken.carries_commits_alone
+    )
 
 
 def test_cards_of_different_kinds_are_found_before_weights_are_read() -> None:
-    assert "ranks differ (start). card: rank 1 has NVIDIA H200; rank 2 has NVIDIA L4" in refusal(broken.other_card)
+    assert "ranks differ (start). card: rank 1 has NVIDIA H200; rank 2 has NVIDIA L4" in refusal(
+        broken.other_card
+    )
 
 
 def test_a_fast_decoder_carried_commits_and_fast_blocks_go_with_a_mesh() -> None:
     speed = Speed(decoder=True, paired_commits=True, blocks=True)
     place = dict(topology=Topology.parse("front+tp2"), limits=LIMITS)
-    with Engine("wan-tiny", **MODEL, **place, speed=speed) as engine, engine.session("sea", seed=1) as session:
+    with (
+        Engine("wan-tiny", **MODEL, **place, speed=speed) as engine,
+        engine.session("sea", seed=1) as session,
+    ):
         fast = [chunk.frames for chunk in session.stream(4)]
     plain = [chunk.frames for chunk in Engine("wan-tiny", **MODEL).session("sea", seed=1).stream(4)]
     assert all(abs(one.astype(int) - other).max() <= 1 for one, other in zip(fast, plain, strict=True))
@@ -95,7 +109,10 @@ def test_c_03_a_graph_that_breaks_on_one_rank_only_is_found_after_warm_up() -> N
 
 
 def test_ranks_that_compile_alike_stream_what_others_do() -> None:
-    with mesh_engine(compile_backend="eager", limits=COMPILING) as engine, engine.session("sea", seed=1) as session:
+    with (
+        mesh_engine(compile_backend="eager", limits=COMPILING) as engine,
+        engine.session("sea", seed=1) as session,
+    ):
         compiled = [chunk.frames for chunk in session.stream(3)]
     plain = [chunk.frames for chunk in Engine("wan-tiny", **MODEL).session("sea", seed=1).stream(3)]
     assert all(abs(one.astype(int) - other).max() <= 1 for one, other in zip(compiled, plain, strict=True))
@@ -113,7 +130,10 @@ def test_c_05_chunks_of_a_shape_that_was_not_warmed_up_are_made_and_nothing_comp
                 frames[window] = [chunk.frames for chunk in session.stream(3)]
         assert engine.mesh.recoveries == 0
     for window, found in frames.items():
-        plain = [chunk.frames for chunk in Engine("wan-tiny", **MODEL).session("sea", seed=1, window=window).stream(3)]
+        plain = [
+            chunk.frames
+            for chunk in Engine("wan-tiny", **MODEL).session("sea", seed=1, window=window).stream(3)
+        ]
         assert all(abs(one.astype(int) - other).max() <= 1 for one, other in zip(found, plain, strict=True))
 
 

@@ -1,6 +1,8 @@
-"""The contract between front and mesh, where what is sent is wrong, late or double; ids as in the contract's table.
+"""The contract between front and mesh, where what is sent is wrong, late or double; ids as in the contract's
+table.
 
-One mesh of real processes for all of it: that each breakage leaves it in working order is half of what is shown.
+One mesh of real processes for all of it: that each breakage leaves it in working order is half of what is
+shown.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def sent(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Calls that are handed to the thread that sends headers, from now on."""
-    found, link = list[str](), mesh_of(engine).link
+    found = list[str]()
+    link = mesh_of(engine).link
     put = link._put
 
     def noted(what: str, *rest: Any, **how: Any) -> Any:
@@ -68,7 +71,9 @@ def sent(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_om_01_metadata_that_cannot_be_serialised_fails_before_the_header(engine: Engine, sent: list[str]) -> None:
+def test_om_01_metadata_that_cannot_be_serialised_fails_before_the_header(
+    engine: Engine, sent: list[str]
+) -> None:
     with fresh(engine) as session, pytest.raises(WireError, match="cannot be serialised"):
         submit(engine.transport, altered(planned(session), seed=2**70))
     assert sent == []
@@ -76,7 +81,9 @@ def test_om_01_metadata_that_cannot_be_serialised_fails_before_the_header(engine
     assert sent, "a chunk that is sent is noted"
 
 
-def test_om_02_a_dtype_the_wire_does_not_carry_fails_before_the_header(engine: Engine, sent: list[str]) -> None:
+def test_om_02_a_dtype_the_wire_does_not_carry_fails_before_the_header(
+    engine: Engine, sent: list[str]
+) -> None:
     with fresh(engine) as session:
         parcel = planned(session)
         with pytest.raises(WireError, match="complex64"):
@@ -152,7 +159,8 @@ def test_om_10_recompute_without_context_is_refused_before_it_is_sent(engine: En
 
 def test_r_01_double_and_reordered_envelopes_emit_each_chunk_once_and_in_order(engine: Engine) -> None:
     with fresh(engine) as session:
-        one, other = planned(session), planned(session)
+        one = planned(session)
+        other = planned(session)
         deliveries: list[Delivery] = []
         for parcel in (one, one, other, other):
             deliveries.append(submit(engine.transport, parcel))
@@ -165,14 +173,17 @@ def test_r_01_double_and_reordered_envelopes_emit_each_chunk_once_and_in_order(e
         assert not late.result.ok, "one that the mesh is past is not run again"
         assert accept(session, late) is None
     with fresh(engine) as session:
-        one, other = planned(session), planned(session)
+        one = planned(session)
+        other = planned(session)
         early = submit(engine.transport, one), submit(engine.transport, other)
         with pytest.raises(EnvelopeRefused, match="was answered before"):
             accept(session, early[1])
     with fresh(engine) as session:
         planned(session)
         result = submit(engine.transport, planned(session)).result
-        assert (result.ok, result.observed_calls) == (False, 0), "a chunk that comes before the one it follows is not run"
+        assert (result.ok, result.observed_calls) == (False, 0), (
+            "a chunk that comes before the one it follows is not run"
+        )
         assert "finds no cache here" in result.error
     assert works(engine)
 
@@ -197,7 +208,9 @@ def test_what_a_session_held_is_given_back(engine: Engine) -> None:
         assert engine.held_bytes() == with_it > 0
 
 
-def test_fifty_chunks_with_switches_and_a_cut_are_what_local_makes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fifty_chunks_with_switches_and_a_cut_are_what_local_makes(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine, "_parts", replace(engine.parts, vae=BlankVAE()))
     stays_with_local((steered(engine), together(engine)))
 

@@ -13,17 +13,22 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from millstream.core.errors import ConfigError
-from millstream.parallel.training.deepspeed import _settled
-from millstream.parallel.training.task import FlowRows
-from millstream.trainer.loop import StepReport
-from millstream.trainer.tuning.dataset import ClipSet
-from millstream.trainer.tuning.run import TuningRun
+from millstream.train.finetune.dataset import ClipSet
+from millstream.train.finetune.run import TuningRun
+from millstream.train.loop import StepReport
+from millstream.train.parallel.deepspeed import _settled
+from millstream.train.parallel.task import FlowRows
 from tests.dist.ranks import run_ranks
 from tests.dist.test_tuning import finished, last_loss, torchrun, write_recipe
-from tests.unit.cli.test_cli import millstream
-from tests.unit.trainer.tuning.datasets import SPEC, recipe, small_dataset
+from tests.unit.commands.test_cli import millstream
+from tests.unit.train.finetune.datasets import SPEC, recipe, small_dataset
 
-LR = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "betas": [0.9, 0.99], "weight_decay": 0.01, "torch_adam": True}}}
+LR = {
+    "optimizer": {
+        "type": "AdamW",
+        "params": {"lr": 1e-2, "betas": [0.9, 0.99], "weight_decay": 0.01, "torch_adam": True},
+    }
+}
 OFFLOADED = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
 
 
@@ -47,7 +52,8 @@ def learnt(path: Path) -> dict[str, Tensor]:
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(("stage", "more"), [(0, {}), (1, LR), (2, {}), (3, {}), (2, OFFLOADED)])
 def test_each_stage_learns_what_one_process_learns(folder: Path, stage: int, more: dict[str, Any]) -> None:
-    alone, ranks = write_recipe(folder, ranks=1), write_recipe(folder, ranks=2, steps=6)
+    alone = write_recipe(folder, ranks=1)
+    ranks = write_recipe(folder, ranks=2, steps=6)
     if not alone.with_suffix("").exists():
         finished(alone, 1)
     ds = folder / f"ds{stage}.json"
@@ -63,7 +69,8 @@ def test_each_stage_learns_what_one_process_learns(folder: Path, stage: int, mor
 def test_a_run_goes_on_from_deepspeeds_checkpoint(folder: Path) -> None:
     ds = folder / "ds.json"
     ds.write_text(json.dumps({"zero_optimization": {"stage": 2}}))
-    whole, parts = write_recipe(folder, ranks=2, steps=8), folder / "parts"
+    whole = write_recipe(folder, ranks=2, steps=8)
+    parts = folder / "parts"
     finished(whole, 2, command=("--deepspeed", str(ds)))
     (first,) = sorted((whole.with_suffix("") / "checkpoints").glob("step-00000004"))
     (parts / "checkpoints").mkdir(parents=True)
@@ -77,8 +84,16 @@ def tune_with_a_broken_step(rank: int, folder: Path, stage: int) -> tuple[list[i
     """Steps that were left out, and whether all that was learnt are numbers."""
     os.environ["LOCAL_RANK"] = str(rank)  # as torchrun does
     config = {"zero_optimization": {"stage": stage}}
-    made = TuningRun(recipe(parallel={"dp": 2}), SPEC, ClipSet(folder / "clips"), folder, torch.device("cpu"), deepspeed=config)
-    rows, said = made._rows, list[StepReport]()
+    made = TuningRun(
+        recipe(parallel={"dp": 2}),
+        SPEC,
+        ClipSet(folder / "clips"),
+        folder,
+        torch.device("cpu"),
+        deepspeed=config,
+    )
+    rows = made._rows
+    said = list[StepReport]()
 
     def broken(step: int) -> FlowRows:
         found = rows(step)
@@ -109,7 +124,9 @@ def test_what_contradicts_the_recipe_is_refused() -> None:
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 2,
     }
-    with pytest.raises(ConfigError, match="train_batch_size is 16 in DeepSpeed's configuration and 8 by the recipe"):
+    with pytest.raises(
+        ConfigError, match="train_batch_size is 16 in DeepSpeed's configuration and 8 by the recipe"
+    ):
         _settled({"train_batch_size": 16}, 8, 2, 2, 0.5)
 
 
@@ -117,10 +134,15 @@ def test_what_contradicts_the_recipe_is_refused() -> None:
 def test_what_deepspeed_refuses_is_one_line(folder: Path) -> None:
     ds = folder / "refused.json"
     ds.write_text(json.dumps({"zero_optimization": {"stage": 7}}))
-    with torchrun(write_recipe(folder, ranks=2), 2, command=("--deepspeed", str(ds), "--out", str(folder / "no"))) as process:
+    with torchrun(
+        write_recipe(folder, ranks=2), 2, command=("--deepspeed", str(ds), "--out", str(folder / "no"))
+    ) as process:
         said, _ = process.communicate(timeout=240)
     assert process.returncode != 0
-    assert "error: DeepSpeed cannot begin with its configuration: 1 validation error for DeepSpeedZeroConfig stage" in said
+    assert (
+        "error: DeepSpeed cannot begin with its configuration: 1 validation error for DeepSpeedZeroConfig stage"
+        in said
+    )
     assert "[rank0]: Traceback" not in said
 
 

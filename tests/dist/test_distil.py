@@ -1,4 +1,5 @@
-"""Students that learn from others on ranks: the same losses and weights, of student and critic, as one process."""
+"""Students that learn from others on ranks: the same losses and weights, of student and critic, as one
+process."""
 
 from __future__ import annotations
 
@@ -13,17 +14,17 @@ from torch import Tensor
 
 from millstream.commands.train.role_memory import role_memory
 from millstream.models.registry import load_dit
-from millstream.trainer.distil.matching import MatchingDistillation
-from millstream.trainer.loop import StepReport
-from millstream.trainer.tuning.dataset import ClipSet
-from millstream.trainer.tuning.recipe import LoRAPlan
-from millstream.trainer.tuning.roles import OtherRole, StudentRole
-from millstream.trainer.tuning.run import CURVE, TuningRun
+from millstream.train.distil.matching import MatchingDistillation
+from millstream.train.finetune.dataset import ClipSet
+from millstream.train.finetune.recipe import LoRAPlan
+from millstream.train.finetune.roles import OtherRole, StudentRole
+from millstream.train.finetune.run import CURVE, TuningRun
+from millstream.train.loop import StepReport
 from tests.dist.ranks import run_on_kept_ranks
 from tests.dist.test_tuning import finished
 from tests.dist.test_tuning_memory import bytes_of
-from tests.unit.trainer.distil.distilling import METHODS, states_of
-from tests.unit.trainer.tuning.datasets import SPEC, recipe, small_dataset
+from tests.unit.train.distil.distilling import METHODS, states_of
+from tests.unit.train.finetune.datasets import SPEC, recipe, small_dataset
 
 CPU = torch.device("cpu")
 
@@ -35,7 +36,8 @@ class Distilled(NamedTuple):
 
 
 def distil(rank: int, folder: Path, changed: dict[str, Any]) -> Distilled:
-    run, said = TuningRun(recipe(**changed), SPEC, ClipSet(folder / "clips"), folder, CPU), list[StepReport]()
+    run = TuningRun(recipe(**changed), SPEC, ClipSet(folder / "clips"), folder, CPU)
+    said = list[StepReport]()
     run.train(said.append, lambda: False)
     return Distilled([report.losses for report in said], states_of(run))
 
@@ -51,7 +53,9 @@ def distilled(folder: Path, name: str, changed: dict[str, Any]) -> Distilled:
     first, *_, last = run_on_kept_ranks(distil, ranks, folder / name, changed, timeout_s=120.0)
     if changed.get("placement") != "apart":
         return first
-    return first._replace(learnt=first.learnt | {f"critic.{key}": value for key, value in last.learnt.items()})
+    return first._replace(
+        learnt=first.learnt | {f"critic.{key}": value for key, value in last.learnt.items()}
+    )
 
 
 SHORT = {"steps": 4, "checkpoint_every": 4}
@@ -63,7 +67,8 @@ def alone(folder: Path, method: str) -> Distilled:
 
 
 SIGNS = 1e-4
-"""Of a weight's norm: AdamW's first steps go by signs, and those of gradients near zero turn with the order of sums."""
+"""Of a weight's norm: AdamW's first steps go by signs, and those of gradients near zero turn with the order
+of sums."""
 
 
 def assert_same(found: Distilled, wanted: Distilled, within: float = 1e-5) -> None:
@@ -109,7 +114,9 @@ PLANS: dict[str, dict[str, Any]] = {
 )
 def test_however_roles_are_shared_out_the_same_is_learnt(folder: Path, method: str, plan: str) -> None:
     changed = METHODS[method] | SHORT | PLANS[plan]
-    within = 1e-4 if plan in ("tensor", "context") else 1e-5  # sums in another order, and AdamW's first steps ask for signs
+    within = (
+        1e-4 if plan in ("tensor", "context") else 1e-5
+    )  # sums in another order, and AdamW's first steps ask for signs
     assert_same(distilled(folder, f"{method} {plan}", changed), alone(folder, method), within)
 
 
@@ -145,7 +152,11 @@ def test_judges_on_ranks_of_their_own_say_the_same(folder: Path, method: str, ju
 
 def test_students_and_judges_that_share_rows_otherwise_go_on_together(folder: Path) -> None:
     judges = {"parallel": {"dp": 1}}
-    changed = METHODS["self-forcing"] | {"cosine_over": 6, "placement": "apart", "student": StudentRole(parallel={"dp": 2})}
+    changed = METHODS["self-forcing"] | {
+        "cosine_over": 6,
+        "placement": "apart",
+        "student": StudentRole(parallel={"dp": 2}),
+    }
     changed |= {"teacher": OtherRole(weights=("random:4",), **judges), "critic": OtherRole(**judges)}
     whole = distilled(folder, "apart, whole", changed | {"steps": 6})
     distilled(folder, "apart, parts", changed | {"steps": 2})
@@ -164,7 +175,9 @@ def held(rank: int, folder: Path, changed: dict[str, Any]) -> dict[str, int]:
     learners = {"student": made.learner, "critic": judges._critic}
     found = {
         role: bytes_of(list(learner._dit.parameters()))
-        + bytes_of([value for state in learner.optimiser.state.values() for value in state.values() if value.ndim])
+        + bytes_of(
+            [value for state in learner.optimiser.state.values() for value in state.values() if value.ndim]
+        )
         for role, learner in learners.items()
     }
     painting: Any = method._painting
@@ -207,6 +220,9 @@ def test_the_command_leaves_the_student_of_a_run_whose_judges_are_apart(folder: 
     assert str(path.with_suffix("") / "dit") in said.replace("\n", "")
     learnt = load_dit(SPEC, [str(path.with_suffix("") / "dit")], device=CPU, dtype=torch.float32)
     begun = load_dit(SPEC, ["random:3"], device=CPU, dtype=torch.float32)
-    assert any((one - other).abs().max() > 1e-3 for one, other in zip(learnt.parameters(), begun.parameters(), strict=True))
+    assert any(
+        (one - other).abs().max() > 1e-3
+        for one, other in zip(learnt.parameters(), begun.parameters(), strict=True)
+    )
     lines = [json.loads(line) for line in (path.with_suffix("") / CURVE).read_text().splitlines()]
     assert {"match", "norm", "critic", "critic norm"} <= lines[-1].keys()

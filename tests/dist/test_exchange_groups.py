@@ -1,4 +1,5 @@
-"""Heads that travel in groups: the mesh that is started, by a program or by a person, makes the latents of `local`."""
+"""Heads that travel in groups: the mesh that is started, by a program or by a person, makes the latents of
+`local`."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from millstream.mesh.rendezvous import MeetingPoint
 from millstream.parallel.mesh_dit import MeshDiT
 from tests.dist.meshes import LIMITS, MODEL, SMALL
 from tests.dist.streams import newest
-from tests.unit.cli.test_cli import millstream
+from tests.unit.commands.test_cli import millstream
 from tests.unit.models_for_tests import relative_error
 
 FOUR_HEADS = "wan-mini"
@@ -40,7 +41,12 @@ def two_groups_each(share: MeshDiT, stopwatch: Stopwatch) -> Generator:
 
 def test_a_mesh_that_exchanges_heads_in_groups_makes_the_same_latents() -> None:
     local = Engine(FOUR_HEADS, **MODEL)
-    place = dict(topology=Topology.parse("front+sp2"), limits=LIMITS, head_groups=2, launch=partial(launcher, run=run_checked))
+    place = dict(
+        topology=Topology.parse("front+sp2"),
+        limits=LIMITS,
+        head_groups=2,
+        launch=partial(launcher, run=run_checked),
+    )
     with Engine(FOUR_HEADS, stream=local.stream_config(**SMALL), **MODEL, **place) as spread:
         sessions = [engine.session("sea", seed=5, **SMALL) for engine in (spread, local)]
         for session in sessions:
@@ -55,9 +61,33 @@ def test_a_mesh_that_exchanges_heads_in_groups_makes_the_same_latents() -> None:
 
 def test_the_command_line_asks_for_groups_and_the_journal_says_so(tmp_path: Path) -> None:
     journal = tmp_path / "run.jsonl"
-    small = ["--weights", "random:3", "--size", "16x32", "--dtype", "float32", "--device", "cpu", "--window", 6, "--quiet"]
-    asked = ["--topology", "front+sp2", "--exchange-groups", 2, "--chunks", 1, "--journal", journal]
-    code, _, errors = millstream("generate", "--model", FOUR_HEADS, *small, *asked, "--out", tmp_path / "clip.mp4")
+    small = [
+        "--weights",
+        "random:3",
+        "--size",
+        "16x32",
+        "--dtype",
+        "float32",
+        "--device",
+        "cpu",
+        "--window",
+        6,
+        "--quiet",
+    ]
+    asked = [
+        "--topology",
+        "front+sp2",
+        "--exchange-groups",
+        2,
+        "--experimental",
+        "--chunks",
+        1,
+        "--journal",
+        journal,
+    ]
+    code, _, errors = millstream(
+        "generate", "--model", FOUR_HEADS, *small, *asked, "--out", tmp_path / "clip.mp4"
+    )
     assert code == 0, errors
     assert json.loads(journal.read_text().splitlines()[0])["head_groups"] == 2
 
@@ -71,6 +101,8 @@ def test_the_command_line_asks_for_groups_and_the_journal_says_so(tmp_path: Path
         ("local", 2, "local exchanges no heads"),
     ],
 )
-def test_groups_that_cannot_be_are_refused_before_a_mesh_is_started(topology: str, groups: int, fix: str) -> None:
+def test_groups_that_cannot_be_are_refused_before_a_mesh_is_started(
+    topology: str, groups: int, fix: str
+) -> None:
     with pytest.raises(ConfigError, match=fix):
         Engine(FOUR_HEADS, **MODEL, topology=Topology.parse(topology), head_groups=groups)

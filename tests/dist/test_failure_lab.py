@@ -1,9 +1,10 @@
-"""Deadlock and desync on purpose, in a mesh that was sound when it began: each is named within its time limit, by the call, the
-ranks and the shapes, and the stream goes on.
+"""Deadlock and desync on purpose, in a mesh that was sound when it began: each is named within its time
+limit, by the call, the ranks and the shapes, and the stream goes on.
 
-One engine for all: every failure ends a mesh, and the next one meets that which came after it. What is found at the start is in
-`test_contract_ranks.py`: among it a rank that compiles differently (C-01 to C-05), and collectives that part ways while a mesh
-warms up (OM-05). Ranks that are slow by themselves while they train are in `test_stragglers.py`.
+One engine for all: every failure ends a mesh, and the next one meets that which came after it. What is found
+at the start is in `test_contract_ranks.py`: among it a rank that compiles differently (C-01 to C-05), and
+collectives that part ways while a mesh warms up (OM-05). Ranks that are slow by themselves while they train
+are in `test_stragglers.py`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def engine(marks: Path) -> Iterator[Engine]:
             yield engine
 
 
-@pytest.mark.parametrize("failure", [pytest.param(each, id="om_05" if each == "wrong order" else each) for each in FAILURES])
+@pytest.mark.parametrize(
+    "failure", [pytest.param(each, id="om_05" if each == "wrong order" else each) for each in FAILURES]
+)
 def test_a_mesh_that_was_sound_and_fails_is_named_in_time_and_the_stream_goes_on(
     failure: str, engine: Engine, marks: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -66,15 +69,21 @@ def test_a_mesh_that_was_sound_and_fails_is_named_in_time_and_the_stream_goes_on
         assert [chunk.index for chunk in session.stream(4)] == [0, 1, 2, 3]
     assert time.monotonic() - begun < HANG.hang_s + BACK_S
     assert not (marks / failure).exists(), "it has failed"
-    (said,) = [record.getMessage() for record in caplog.records if "the mesh is back after" in record.getMessage()]
+    (said,) = [
+        record.getMessage() for record in caplog.records if "the mesh is back after" in record.getMessage()
+    ]
     assert re.search(FAILURES[failure], said), said
     assert len(said.splitlines()) == 1
 
 
-@pytest.mark.skipif(not hasattr(_distributed_c10d, "_dump_fr_trace_json"), reason="this torch has no flight recorder for gloo")
+@pytest.mark.skipif(
+    not hasattr(_distributed_c10d, "_dump_fr_trace_json"), reason="this torch has no flight recorder for gloo"
+)
 def test_the_report_of_a_hang_says_what_torchs_flight_recorder_says(engine: Engine, marks: Path) -> None:
     reports = [path.read_text() for path in sorted((marks / "out/hangs").iterdir())]
     assert len(reports) == 2, "slow, and stopped"
-    assert re.search(r"flight recorder: rank 1 is in gloo:\w+ \[\[3\]\], collective \d+ of group \w+", reports[0]), reports[0]
+    assert re.search(
+        r"flight recorder: rank 1 is in gloo:\w+ \[\[3\]\], collective \d+ of group \w+", reports[0]
+    ), reports[0]
     assert "time.sleep(3600)" in reports[0], "the stack of the one that is slow"
     assert "rank 2, when last heard" in reports[1]

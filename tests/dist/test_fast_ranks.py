@@ -1,4 +1,5 @@
-"""Fast blocks on ranks: a share of every kind gives the flows of the whole model, in float32 and with products in e4m3."""
+"""Fast blocks on ranks: a share of every kind gives the flows of the whole model, in float32 and with
+products in e4m3."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from tests.dist.ranks import run_ranks
 from tests.dist.spread import parallelise
 from tests.unit.models_for_tests import dit, relative_error
 
-FAST, LOW = Speed(blocks=True), Speed(blocks=True, fp8=FP8_GROUPS)
+FAST = Speed(blocks=True)
+LOW = Speed(blocks=True, fp8=FP8_GROUPS)
 
 
 def fast_flows(rank: int, name: str) -> dict[str, list[Tensor]] | None:
@@ -34,7 +36,9 @@ def fast_flows(rank: int, name: str) -> dict[str, list[Tensor]] | None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["front+tp2", "front+tp4", "front+sp2", "front+sp4", "front+pp2", "front+pp2xtp2"])
+@pytest.mark.parametrize(
+    "name", ["front+tp2", "front+tp4", "front+sp2", "front+sp4", "front+pp2", "front+pp2xtp2"]
+)
 def test_ranks_with_fast_blocks_give_the_flows_of_the_whole_model(name: str) -> None:
     plain = [*whole_flows(), shared_calls(dit(FOUR_HEADS))]
     alone = quicken(dit(FOUR_HEADS), LOW)

@@ -1,4 +1,5 @@
-"""The first split of a real pipeline: a stage that is slow from the start has fewer layers before the first chunk."""
+"""The first split of a real pipeline: a stage that is slow from the start has fewer layers before the first
+chunk."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from tests.dist.meshes import LIMITS, MODEL, SMALL
 from tests.dist.streams import newest
 from tests.unit.models_for_tests import relative_error
 
-SIX_LAYERS, SLOW = "wan-mini", 2
+SIX_LAYERS = "wan-mini"
+SLOW = 2
 
 
 def run_with_a_slow_rank(config: MeshConfig, rank: int, meeting: MeetingPoint) -> None:
@@ -39,7 +41,11 @@ def run_with_a_slow_rank(config: MeshConfig, rank: int, meeting: MeetingPoint) -
 def checked(share: StagedDiT, stopwatch: Stopwatch) -> Generator:
     """A rank leaves unless the slow stage has less than half of the layers."""
     assert share.bounds[1] > 3, f"split {share.bounds}"
-    assert share.cached_layers == len(share.dit.blocks) == (share.bounds[1] if share.is_first else 6 - share.bounds[1])
+    assert (
+        share.cached_layers
+        == len(share.dit.blocks)
+        == (share.bounds[1] if share.is_first else 6 - share.bounds[1])
+    )
     return Generator(share, stopwatch)
 
 

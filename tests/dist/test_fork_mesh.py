@@ -21,7 +21,8 @@ def test_a_branch_on_a_mesh_has_its_parents_bits_and_a_way_of_its_own() -> None:
     with mesh_engine("front+tp2", rewind=RewindConfig(states=2, every=2)) as engine:
         session = engine.session("sea", **SMALL)
         digests = [chunk.digest for chunk in session.stream(4)]
-        earlier, now = session.fork(3), session.fork()
+        earlier = session.fork(3)
+        now = session.fork()
         assert [chunk.digest for chunk in earlier.stream(1)] == digests[3:]
         now.control(SetPrompt(prompt="storm", mode="cut"))
         (other,), (next_one,) = now.stream(1), session.stream(1)
@@ -31,20 +32,25 @@ def test_a_branch_on_a_mesh_has_its_parents_bits_and_a_way_of_its_own() -> None:
 
 
 def fork_where_one_rank_is_full(rank: int, name: str) -> list[str] | None:
-    """What a rank says of a branch that the second has no room for, of one whose pages it has no room to write, and of the
-    session that both come from."""
+    """Return what a rank answers about a branch that the second has no room for, of one whose pages it has no
+    room to write, and of the session that both come from."""
     topology = Topology.parse(name)
     if rank == FRONT:
         create_groups(topology, rank, timeout_s=60)
         return None
     here, groups = spread_engine(topology, rank)
     member = MeshRank(here.generator, groups, SimpleNamespace(busy=nullcontext), check=lambda _: None)  # type: ignore[arg-type]
-    parent, branch, said, pages = here.session("sea", session_id="a", **SMALL), "b", list[str](), here.generator.pages
+    parent = here.session("sea", session_id="a", **SMALL)
+    branch = "b"
+    said = list[str]()
+    pages = here.generator.pages
 
     def chunk(session: Session) -> str:
         plan = session.decide()
         assert plan is not None
-        (delivery,) = member.run([session.prepare(plan)])  # as a worker does what the leader has found nothing wrong with
+        (delivery,) = member.run(
+            [session.prepare(plan)]
+        )  # as a worker does what the leader has found nothing wrong with
         session.receive(delivery) if delivery.result.ok else None
         return delivery.result.error or "made"
 

@@ -1,4 +1,5 @@
-"""Sums of fast tensor parallel in two halves, one on its way while the other is multiplied: the same flows, twice the sums."""
+"""Sums of fast tensor parallel in two halves, one on its way while the other is multiplied: the same flows,
+twice the sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A pipeline of layers over real processes: the same flows, several sessions in turn, blocks that move between chunks."""
+"""A pipeline of layers over real processes: the same flows, several sessions in turn, blocks that move
+between chunks."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import torch
 from millstream.core.presets import MODELS
 from millstream.core.speed import FP8_GROUPS, Speed
 from millstream.core.topology import FRONT, Topology
+from millstream.experiments.rebalance import rebalance
 from millstream.models.sampler import Call
 from millstream.parallel.collectives import PendingCollective
 from millstream.parallel.groups import create_groups
@@ -75,7 +77,8 @@ class Noted:
     """A call under way that notes when it is waited for."""
 
     def __init__(self, pending: PendingCollective, notes: list[str]) -> None:
-        self._pending, self._notes = pending, notes
+        self._pending = pending
+        self._notes = notes
 
     def wait(self) -> torch.Tensor:
         self._notes.append("wait")
@@ -88,7 +91,8 @@ def sessions_in_turn(rank: int, name: str) -> tuple | None:
         create_groups(topology, rank, timeout_s=60)
         return None
     here, groups = spread_engine(topology, rank)
-    share, halves = here.generator.dit, []
+    share = here.generator.dit
+    halves = []
     begin = share.begin
 
     def noted_begin(call: Call) -> Noted | None:
@@ -98,7 +102,11 @@ def sessions_in_turn(rank: int, name: str) -> tuple | None:
 
     share.begin = noted_begin
     found = three_sessions(here, 3)
-    return found, halves, [str(called) for called in groups.record.last if not called.done and called.kind == "receive"]
+    return (
+        found,
+        halves,
+        [str(called) for called in groups.record.last if not called.done and called.kind == "receive"],
+    )
 
 
 def test_sessions_of_any_kind_take_turns_in_a_pipeline_and_none_changes() -> None:
@@ -106,7 +114,9 @@ def test_sessions_of_any_kind_take_turns_in_a_pipeline_and_none_changes() -> Non
     expected = three_alone(3)
     for found, halves, waiting in ranks:
         assert relative_error(found, expected) < 1e-5
-        assert halves[:6] == ["begin", "begin", "begin", "wait", "begin", "wait"], "three calls are under way at a time"
+        assert halves[:6] == ["begin", "begin", "begin", "wait", "begin", "wait"], (
+            "three calls are under way at a time"
+        )
         assert waiting == []
 
 
@@ -114,7 +124,8 @@ SLOW_S = 0.04
 
 
 def pipeline_with_slow_blocks(rank: int, name: str) -> tuple | None:
-    """Seconds that three chunks take for one session alone and for two in turn, on blocks that only take time."""
+    """Seconds that three chunks take for one session alone and for two in turn, on blocks that only take
+    time."""
     topology = Topology.parse(name)
     if rank == FRONT:
         create_groups(topology, rank, timeout_s=60)
@@ -134,7 +145,9 @@ def pipeline_with_slow_blocks(rank: int, name: str) -> tuple | None:
 
 def test_a_second_session_fills_the_pipeline() -> None:
     _, (alone, together), _ = run_ranks(pipeline_with_slow_blocks, 3, "front+pp2")
-    assert together < 1.6 * alone, f"two sessions took {together:.2f} s, one {alone:.2f} s; one after the other would be twice"
+    assert together < 1.6 * alone, (
+        f"two sessions took {together:.2f} s, one {alone:.2f} s; one after the other would be twice"
+    )
 
 
 def stream_while_blocks_move(rank: int, name: str) -> tuple | None:
@@ -144,15 +157,19 @@ def stream_while_blocks_move(rank: int, name: str) -> tuple | None:
         create_groups(topology, rank, timeout_s=60)
         return None
     here, _ = spread_engine(topology, rank, dit(FIVE_LAYERS))
-    share, stage = here.generator.dit, topology.place_of(rank)[0]
+    share = here.generator.dit
+    stage = topology.place_of(rank)[0]
     sessions = [
-        here.session(prompt, seed=seed, **SMALL, sink=1, positions="windowed") for seed, prompt in enumerate(PROMPTS[:2])
+        here.session(prompt, seed=seed, **SMALL, sink=1, positions="windowed")
+        for seed, prompt in enumerate(PROMPTS[:2])
     ]
-    found, splits, branches = [], [], []
+    found = []
+    splits = []
+    branches = []
     for slow in (None, 0, None, 1, 1, 0):
         if slow is not None:
             share.busy.lap = lambda slow=slow: share.cached_layers * (3.0 if stage == slow else 1.0)
-            splits.append((here.generator.rebalance(), share.bounds, share.cached_layers))
+            splits.append((rebalance(here.generator), share.bounds, share.cached_layers))
         for session in sessions:
             next(session.stream(1))
             found.append(newest(session))
@@ -167,9 +184,12 @@ def test_blocks_and_caches_change_stages_between_chunks_and_the_stream_does_not_
     here = engine()
     here.generator.dit = dit(FIVE_LAYERS)
     sessions = [
-        here.session(prompt, seed=seed, **SMALL, sink=1, positions="windowed") for seed, prompt in enumerate(PROMPTS[:2])
+        here.session(prompt, seed=seed, **SMALL, sink=1, positions="windowed")
+        for seed, prompt in enumerate(PROMPTS[:2])
     ]
-    expected = torch.cat([newest(session) for _ in range(6) for session in sessions if next(session.stream(1))])
+    expected = torch.cat(
+        [newest(session) for _ in range(6) for session in sessions if next(session.stream(1))]
+    )
     _, *ranks = run_ranks(stream_while_blocks_move, 5, "front+pp2xtp2")
     for rank, (found, splits, branches) in enumerate(ranks):
         assert relative_error(found, expected) < 1e-5
@@ -177,7 +197,9 @@ def test_blocks_and_caches_change_stages_between_chunks_and_the_stream_does_not_
         assert [bounds for _, bounds, _ in splits] == [(0, 1, 5), (0, 4, 5), (0, 4, 5), (0, 1, 5)]
         assert [moved for moved, *_ in splits] == [True, True, False, True]
         stage = rank // 2
-        assert [layers for *_, layers in splits] == [bounds[stage + 1] - bounds[stage] for _, bounds, _ in splits]
+        assert [layers for *_, layers in splits] == [
+            bounds[stage + 1] - bounds[stage] for _, bounds, _ in splits
+        ]
 
 
 SPEEDS = {"fast": Speed(blocks=True), "low": Speed(blocks=True, fp8=FP8_GROUPS, low_attention=True)}
@@ -191,14 +213,16 @@ def fast_streams(rank: int, name: str) -> dict[str, tuple[torch.Tensor, torch.Te
         return None
     found = {}
     for kind, speed in SPEEDS.items():
-        made, layers = [], []
+        made = []
+        layers = []
         for bounds in ((0, 1, 5), None):
             here, _ = spread_engine(topology, rank, dit(FIVE_LAYERS), groups=groups, speed=speed)
-            session, share = here.session("sea", seed=5, **SMALL), here.generator.dit
+            session = here.session("sea", seed=5, **SMALL)
+            share = here.generator.dit
             latents = [newest(session) for _ in session.stream(2)]
             if bounds is not None:
                 share.busy.lap = lambda share=share: share.cached_layers * (3.0 if share.is_first else 1.0)
-                assert here.generator.rebalance()
+                assert rebalance(here.generator)
                 assert share.bounds == bounds
                 layers = [share.cached_layers, len(share.dit.blocks.modulations_N16D)]
             made.append(torch.cat([*latents, *(newest(session) for _ in session.stream(3))]))

@@ -1,4 +1,5 @@
-"""The same ranks under torchrun, on one machine and on two; and what is said when they cannot work together."""
+"""The same ranks under torchrun, on one machine and on two; and what is said when they cannot work
+together."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
+from millstream.commands.main import app
 from millstream.core.errors import ConfigError, DeviceError, MeshError
 from millstream.core.mesh_limits import MeshLimits
 from millstream.core.topology import Topology
@@ -34,8 +35,31 @@ from millstream.session.journal import read_journal
 from tests.dist.meshes import MODEL, mesh_engine
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-GENERATE = ["-m", "millstream", "generate", "sea", "--model", "wan-tiny", "--weights", "random:3", "--device", "cpu"]
-GENERATE += ["--dtype", "float32", "--size", "16x32", "--window", "6", "--seed", "1", "--chunks", "3", "--quiet"]
+GENERATE = [
+    "-m",
+    "millstream",
+    "generate",
+    "sea",
+    "--model",
+    "wan-tiny",
+    "--weights",
+    "random:3",
+    "--device",
+    "cpu",
+]
+GENERATE += [
+    "--dtype",
+    "float32",
+    "--size",
+    "16x32",
+    "--window",
+    "6",
+    "--seed",
+    "1",
+    "--chunks",
+    "3",
+    "--quiet",
+]
 QUIETLY = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
 PATIENCE_S = 120.0
 MEETING = ["--rdzv-conf", "timeout=60"]
@@ -52,14 +76,24 @@ def started(words: list[str], **environment: str) -> subprocess.Popen[str]:
 
 
 def test_torchrun_starts_the_same_ranks_and_they_make_the_same_bits(tmp_path: Path) -> None:
-    out = ["--topology", "front+tp2", "--out", str(tmp_path / "clip.mp4"), "--journal", str(tmp_path / "run.jsonl")]
+    out = [
+        "--topology",
+        "front+tp2",
+        "--out",
+        str(tmp_path / "clip.mp4"),
+        "--journal",
+        str(tmp_path / "run.jsonl"),
+    ]
     under = started([*TORCHRUN, "--nproc-per-node", "3", "--master-port", str(free_port()), *GENERATE, *out])
     _, errors = under.communicate(timeout=PATIENCE_S)
     assert under.returncode == 0, errors
     assert (tmp_path / "clip.mp4").exists()
     made = [line.digest for line in read_journal(tmp_path / "run.jsonl").chunks]
     with mesh_engine() as engine:
-        ours = [chunk.digest for chunk in engine.session("sea", seed=1, height=16, width=32, window=6).stream(len(made))]
+        ours = [
+            chunk.digest
+            for chunk in engine.session("sea", seed=1, height=16, width=32, window=6).stream(len(made))
+        ]
     assert made == ours
 
 
@@ -112,7 +146,20 @@ def two_machines() -> Iterator[tuple[str, str]]:
         for name in names:
             _ip("netns", "add", name)
             _ip("-n", name, "link", "set", "lo", "up")
-        _ip("link", "add", "msw0", "netns", names[0], "type", "veth", "peer", "name", "msw0", "netns", names[1])
+        _ip(
+            "link",
+            "add",
+            "msw0",
+            "netns",
+            names[0],
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "msw0",
+            "netns",
+            names[1],
+        )
         for number, name in enumerate(names, start=1):
             _ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "msw0")
             _ip("-n", name, "link", "set", "msw0", "up")
@@ -129,16 +176,36 @@ def _ip(*words: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("machines", "topology", "ranks"), [(one_machine, "front+1", 1), (two_machines, "front+tp2", 2)])
+@pytest.mark.parametrize(
+    ("machines", "topology", "ranks"), [(one_machine, "front+1", 1), (two_machines, "front+tp2", 2)]
+)
 def test_a_rank_that_is_lost_under_torchrun_is_replaced_and_the_stream_goes_on(
     machines: Callable[[], AbstractContextManager[Sequence[str]]], topology: str, ranks: int, tmp_path: Path
 ) -> None:
-    """The front under one torchrun, the mesh under another, which starts its ranks again. The last one is lost."""
+    """The front under one torchrun, the mesh under another, which starts its ranks again. The last one is
+    lost."""
     journal = tmp_path / "run.jsonl"
-    out = ["--topology", topology, "--chunks", "12", "--out", str(tmp_path / "clip.mp4"), "--journal", str(journal)]
+    out = [
+        "--topology",
+        topology,
+        "--chunks",
+        "12",
+        "--out",
+        str(tmp_path / "clip.mp4"),
+        "--journal",
+        str(journal),
+    ]
 
     def machine(number: int, names: Sequence[str], address: str, port: int) -> subprocess.Popen[str]:
-        torchrun = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", str(ranks if number else 1), "--node-rank", str(number)]
+        torchrun = [
+            *TORCHRUN,
+            "--nnodes",
+            "2",
+            "--nproc-per-node",
+            str(ranks if number else 1),
+            "--node-rank",
+            str(number),
+        ]
         torchrun += ["--master-addr", address, "--master-port", str(port), "--max-restarts", "3", *MEETING]
         inside = ["ip", "netns", "exec", names[number]] if names else []
         return started([*inside, *torchrun, *GENERATE, *out], GLOO_SOCKET_IFNAME="msw0" if names else "lo")
@@ -157,7 +224,9 @@ def test_a_rank_that_is_lost_under_torchrun_is_replaced_and_the_stream_goes_on(
     assert "the mesh is back after" in errors[0]
     envelopes = [line.envelope for line in read_journal(journal).chunks]
     assert [each.chunk_index for each in envelopes] == list(range(12)), "none twice, none left out"
-    assert [each.init_cache for each in envelopes].count(True) == 2, "at the beginning, and where the mesh was another"
+    assert [each.init_cache for each in envelopes].count(True) == 2, (
+        "at the beginning, and where the mesh was another"
+    )
 
 
 def until(holds: Callable[[], bool], front: subprocess.Popen[str]) -> None:
@@ -170,13 +239,19 @@ def until(holds: Callable[[], bool], front: subprocess.Popen[str]) -> None:
 
 def process_of(rank: int, torchrun: int) -> int:
     children = Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()
-    (found,) = [int(pid) for pid in children if f"\0RANK={rank}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes()]
+    (found,) = [
+        int(pid)
+        for pid in children
+        if f"\0RANK={rank}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    ]
     return found
 
 
 @given(st.lists(st.integers(0, 2), max_size=30))
 @settings(max_examples=30)
-def test_whoever_starts_again_and_again_in_whichever_order_all_come_to_the_same_mesh(starts: list[int]) -> None:
+def test_whoever_starts_again_and_again_in_whichever_order_all_come_to_the_same_mesh(
+    starts: list[int],
+) -> None:
     board = Rendezvous.host()
     boards = {rank: board.take_turn(rank, 3) for rank in (0, 1, 2)}
     for rank in starts:
@@ -190,7 +265,10 @@ def test_whoever_starts_again_and_again_in_whichever_order_all_come_to_the_same_
 
 def test_ranks_that_torchrun_does_not_start_again_are_not_waited_for() -> None:
     board = Rendezvous.host()
-    ranks = {rank: Rendezvous.join(replace(board.meeting, restarts_left=left), timeout_s=5) for rank, left in ((1, 0), (2, 3))}
+    ranks = {
+        rank: Rendezvous.join(replace(board.meeting, restarts_left=left), timeout_s=5)
+        for rank, left in ((1, 0), (2, 3))
+    }
     mesh = board.take_turn(0, 3).meeting.incarnation
     assert board.never_again(mesh, (1, 2), waited=False) == []
     assert board.never_again(mesh, (1, 2), waited=True) == [1, 2], "they did not come"
@@ -208,7 +286,9 @@ def test_a_port_that_is_taken_and_a_peer_that_does_not_answer_are_said_in_one_li
         port = taken.getsockname()[1]
         with pytest.raises(MeshError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
             Rendezvous.host(port=port)
-    with pytest.raises(MeshError, match=r"nobody answers at 127.0.0.1:9 within 1 s; is the front running and reachable"):
+    with pytest.raises(
+        MeshError, match=r"nobody answers at 127.0.0.1:9 within 1 s; is the front running and reachable"
+    ):
         Rendezvous.join(MeetingPoint(host="127.0.0.1", port=9), timeout_s=1.0)
 
 
@@ -226,13 +306,17 @@ def test_a_rank_that_does_not_come_is_named_after_the_timeout() -> None:
 def test_mismatched_versions_and_weights_are_differences() -> None:
     mine = facts_of(CONFIG, GLOO) | {"weights": "abc"}
     assert differences({0: facts_of(CONFIG, GLOO), 1: mine, 2: mine}) == []
-    found = differences({0: facts_of(CONFIG, GLOO), 1: mine, 2: mine | {"millstream": "9.9", "weights": "abd"}})
+    found = differences(
+        {0: facts_of(CONFIG, GLOO), 1: mine, 2: mine | {"millstream": "9.9", "weights": "abd"}}
+    )
     assert len(found) == 2
     assert "rank 2 has 9.9" in found[0]
     assert found[1] == "weights: rank 1 has abc; rank 2 has abd"
 
 
-def test_a_front_that_was_told_of_other_weights_than_its_ranks_is_a_difference_and_files_may_lie_elsewhere() -> None:
+def test_a_front_that_was_told_of_other_weights_than_its_ranks_is_a_difference_and_files_may_lie_elsewhere() -> (
+    None
+):
     front, mesh = (facts_of(replace(CONFIG, weights=(each,)), GLOO) for each in ("random:3", "random:4"))
     assert differences({0: front, 1: mesh}) == ["weights from: rank 0 has random:3; rank 1 has random:4"]
     front, mesh = (facts_of(replace(CONFIG, weights=(each,)), GLOO) for each in ("/here/wan", "/there/wan"))
@@ -285,7 +369,8 @@ def test_limits_that_cannot_be_kept_are_refused() -> None:
             MeshLimits.parse(typed)
     for typed in ("start", "sart=9", "start=soon", "9", "start=1,,hang=2"):
         with pytest.raises(
-            ConfigError, match="seconds of heartbeat, window, start, hang, stop, for example start=900,hang=300"
+            ConfigError,
+            match="seconds of heartbeat, window, start, hang, stop, for example start=900,hang=300",
         ):
             MeshLimits.parse(typed)
 

@@ -1,4 +1,5 @@
-"""Each optimiser does on ranks what it does in one process, however parameters are held, and goes on from checkpoints."""
+"""Each optimiser does on ranks what it does in one process, however parameters are held, and goes on from
+checkpoints."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.train_equality import STRATEGIES, Trained, difference, train
-from millstream.parallel.training.optimisers.choice import OptimiserChoice, OptimiserName
-from millstream.parallel.training.plan import ParallelPlan
-from millstream.parallel.training.task import StepOptions
+from millstream.train.parallel.optimisers.choice import OptimiserChoice, OptimiserName
+from millstream.train.parallel.plan import ParallelPlan
+from millstream.train.parallel.task import StepOptions
 from tests.dist.ranks import run_on_kept_ranks
+from tests.soak.train_equality import STRATEGIES, Trained, difference, train
 
 STEPS = 3
 NAMES: list[OptimiserName] = ["adafactor", "muon"]
@@ -31,7 +32,7 @@ PLANS = {
 
 
 def options(name: OptimiserName) -> StepOptions:
-    return StepOptions(optimiser=OptimiserChoice(name=name, lr=1e-2), clip=0.5, ema=0.9)
+    return StepOptions(optimiser=OptimiserChoice(name=name, lr=1e-2), grad_clip=0.5, ema=0.9)
 
 
 @functools.cache
@@ -53,11 +54,16 @@ def test_losses_and_weights_are_those_of_one_process(plan: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_goes_on_with_other_ways_of_sharing(name: OptimiserName, tmp_path: Path) -> None:
-    whole, losses = train(0, "two-blocks", ParallelPlan(), 8, tmp_path / "whole", options(name)), list[float]()
+    whole = train(0, "two-blocks", ParallelPlan(), 8, tmp_path / "whole", options(name))
+    losses = list[float]()
+    norms = list[float]()
     for steps, plan in enumerate(("ZeRO 3", "tensor", "FSDP2", "ZeRO 1"), start=1):
-        found, *_ = run_on_kept_ranks(train, 2, "two-blocks", PLANS[plan], 2 * steps, tmp_path / "shared", options(name))
+        found, *_ = run_on_kept_ranks(
+            train, 2, "two-blocks", PLANS[plan], 2 * steps, tmp_path / "shared", options(name)
+        )
         losses += found.losses
-    assert difference(Trained(losses, found.weights), whole) < (1e-5 if name == "adafactor" else 2e-3)
+        norms += found.norms
+    assert difference(Trained(losses, found.weights, norms), whole) < (1e-5 if name == "adafactor" else 2e-3)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +77,11 @@ def test_a_run_goes_on_with_other_ways_of_sharing(name: OptimiserName, tmp_path:
         ("FSDP2", {"state_bits": 8, "offload": True}, 0.02),
     ],
 )
-def test_fewer_bits_and_host_memory_change_little_on_ranks(plan: str, changed: dict[str, Any], most: float) -> None:
-    asked = StepOptions(optimiser=OptimiserChoice(lr=1e-2, **changed), clip=0.5, ema=0.9)
-    for found in run_on_kept_ranks(train, PLANS[plan].world_size, "two-blocks", PLANS[plan], STEPS, None, asked):
+def test_fewer_bits_and_host_memory_change_little_on_ranks(
+    plan: str, changed: dict[str, Any], most: float
+) -> None:
+    asked = StepOptions(optimiser=OptimiserChoice(lr=1e-2, **changed), grad_clip=0.5, ema=0.9)
+    for found in run_on_kept_ranks(
+        train, PLANS[plan].world_size, "two-blocks", PLANS[plan], STEPS, None, asked
+    ):
         assert difference(found, alone("adamw")) < most

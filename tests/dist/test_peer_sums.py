@@ -1,7 +1,8 @@
-"""Tensor parallel over memory that all ranks reach: the flows of the whole model, and nothing of a block left to collectives.
+"""Tensor parallel over memory that all ranks reach: the flows of the whole model, and nothing of a block left
+to collectives.
 
-On a CPU that memory is files which all ranks map, and a barrier is a sum over gloo. Everybody dawdles after it, each otherwise:
-who read too late or wrote too early would be seen.
+On a CPU that memory is files which all ranks map, and a barrier is a sum over gloo. Everybody dawdles after
+it, each otherwise: who read too late or wrote too early would be seen.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from torch import Tensor
 
 from millstream.core.speed import FP8_GROUPS, Speed
 from millstream.core.topology import FRONT, Topology
+from millstream.experiments.peer_memory import MakeBuffer, PeerBuffer, PeerMemory, find_peer_memory
 from millstream.models.fast.apply import quicken
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.groups import create_groups
-from millstream.parallel.peer_memory import MakeBuffer, PeerBuffer, PeerMemory, find_peer_memory
 from tests.dist.calls import FOUR_HEADS, STREAMS, flows, shared_calls
 from tests.dist.ranks import run_ranks
 from tests.dist.spread import parallelise
 from tests.unit.models_for_tests import dit, relative_error
 
-FAST, LOW = Speed(blocks=True), Speed(blocks=True, fp8=FP8_GROUPS)
+FAST = Speed(blocks=True)
+LOW = Speed(blocks=True, fp8=FP8_GROUPS)
 DAWDLES_S = 2e-3
 
 
@@ -39,7 +41,8 @@ def mapped_files(group: RankGroup, folder: Path) -> MakeBuffer:
         time.sleep(DAWDLES_S * random.random())
 
     def make(shape: tuple[int, ...], dtype: torch.dtype) -> PeerBuffer:
-        number, size = next(made), prod(shape) * dtype.itemsize
+        number = next(made)
+        size = prod(shape) * dtype.itemsize
         maps = [
             torch.from_file(str(folder / f"{number}-{place}"), shared=True, size=size, dtype=torch.uint8)
             for place in group.ranks
@@ -55,7 +58,8 @@ def by_peers(rank: int, name: str, folder: Path) -> tuple[dict[Speed, list[Tenso
     if rank == FRONT:
         return None
     random.seed(rank)
-    peers, found = PeerMemory(mapped_files(groups.stage, folder)), {}
+    peers = PeerMemory(mapped_files(groups.stage, folder))
+    found = {}
     for speed in (FAST, LOW):
         share = parallelise(dit(FOUR_HEADS), topology, groups, speed=speed, peers=peers)
         groups.record.counts.clear()
@@ -69,15 +73,22 @@ def by_peers(rank: int, name: str, folder: Path) -> tuple[dict[Speed, list[Tenso
 def test_sums_in_peers_memory_give_the_flows_of_the_whole_model_and_the_same_bits_on_every_rank(
     name: str, tmp_path: Path
 ) -> None:
-    plain, alone = dit(FOUR_HEADS), quicken(dit(FOUR_HEADS), LOW)
+    plain = dit(FOUR_HEADS)
+    alone = quicken(dit(FOUR_HEADS), LOW)
     expected, low = ([flows(each, **STREAMS[0]), shared_calls(each)] for each in (plain, alone))
     _, *ranks = run_ranks(by_peers, Topology.parse(name).world_size, name, tmp_path, timeout_s=180)
     for found, counts in ranks:
         for made, exact, single in zip(found[LOW], expected, low, strict=True):
-            assert 0 < relative_error(made, exact) < 1.5 * relative_error(single, exact), "what e4m3 costs on one device"
+            assert 0 < relative_error(made, exact) < 1.5 * relative_error(single, exact), (
+                "what e4m3 costs on one device"
+            )
         for made, exact in zip(found[FAST], expected, strict=True):
             assert relative_error(made, exact) < 1e-5
-        assert all(torch.equal(*pair) for speed in found for pair in zip(found[speed], ranks[0][0][speed], strict=True))
+        assert all(
+            torch.equal(*pair)
+            for speed in found
+            for pair in zip(found[speed], ranks[0][0][speed], strict=True)
+        )
         between = [(kind, what) for kind in ("scatter", "collect") for what in ("attention", "mlp")]
         met = sum(counts[each] for each in (*between, ("sum", "norms")))
         assert counts["sum", "barrier"] == met, "every sum and every collect between products is a meeting"

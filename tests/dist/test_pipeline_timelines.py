@@ -1,4 +1,5 @@
-"""What is recorded of a schedule is what it did: every pass once, and in an order that waits as the formula says."""
+"""What is recorded of a schedule is what it did: every pass once, and in an order that waits as the formula
+says."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from millstream.course.chapters.pipeline_parallel.timelines import (
+from course.chapters.pipeline_parallel.timelines import (
     MICRO_BATCHES,
     RANKS,
     SLEEP_S,
@@ -18,8 +19,8 @@ from millstream.course.chapters.pipeline_parallel.timelines import (
     seconds_of,
     waits,
 )
-from millstream.parallel.training.plan import TWO_PARTS, Schedule
 from millstream.planner.bubbles import TRAINED, bubble
+from millstream.train.parallel.plan import TWO_PARTS, Schedule
 
 
 @pytest.mark.parametrize("schedule", get_args(Schedule))

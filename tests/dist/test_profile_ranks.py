@@ -6,14 +6,15 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
+from millstream.commands.main import app
 from millstream.profiler.reading import read
 
 
 def test_the_chosen_ranks_of_a_mesh_leave_traces_of_the_same_chunks(tmp_path: Path) -> None:
     out = tmp_path / "trace.json.gz"
     words = (
-        f"profile run --model wan-tiny --weights random --device cpu --topology front+tp2 --chunks 2 --ranks 0,2 --out {out}"
+        "profile run --model wan-tiny --weights random --device cpu --topology front+tp2 --chunks 2 "
+        f"--ranks 0,2 --out {out}"
     )
     result = CliRunner().invoke(app, words.split())
     assert result.exit_code == 0, result.output

@@ -11,7 +11,7 @@ import torch
 
 from millstream.core.errors import CollectiveRefused, RanksStuck
 from millstream.core.topology import Topology
-from millstream.parallel.called import KEPT
+from millstream.parallel.collective_calls import KEPT
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.groups import create_groups
 from tests.dist.ranks import RankFailed, end_kept_ranks, run_on_kept_ranks, run_ranks
@@ -20,14 +20,16 @@ TOPOLOGY = Topology.parse("front+pp2xtp2")
 
 
 def all_collectives(rank: int, by_copies: bool) -> dict[str, object]:
-    """Every kind once, on the groups of a mesh with two stages of two, as if tensors had to pass through other memory."""
+    """Every kind once, on the groups of a mesh with two stages of two, as if tensors had to pass through
+    other memory."""
     if by_copies:
         RankGroup._on_wire = lambda self, x: x.clone()
     groups = create_groups(TOPOLOGY, rank, timeout_s=20)
     found: dict[str, object] = {"world": groups.world.gather(rank, "who is there")}
     if rank == 0:
         return found
-    stage, lane = groups.stage, groups.lane
+    stage = groups.stage
+    lane = groups.lane
     mine = torch.tensor([float(rank)])
     found["sum"] = stage.sum(mine.clone(), "test").tolist()
     found["collect"] = stage.collect(mine, "test").tolist()
@@ -72,8 +74,11 @@ def wait_for_ever(rank: int) -> None:
 
 
 def test_the_first_traceback_ends_a_test_and_leaves_no_process() -> None:
-    began, before = time.monotonic(), set(multiprocessing.active_children())
-    with pytest.raises(RankFailed, match=r"(?s)rank 1 failed: ValueError: rank one is out of water.*in fail_on_one"):
+    began = time.monotonic()
+    before = set(multiprocessing.active_children())
+    with pytest.raises(
+        RankFailed, match=r"(?s)rank 1 failed: ValueError: rank one is out of water.*in fail_on_one"
+    ):
         run_ranks(fail_on_one, 2, timeout_s=30)
     with pytest.raises(RankFailed, match="rank 1 failed: it ended without an answer, exit code 7"):
         run_ranks(leave_without_a_word, 2, timeout_s=30)
@@ -104,14 +109,18 @@ def group(purpose: str = "mesh", ranks: tuple[int, ...] = (1, 2), rank: int = 1)
 
 
 def test_a_mesh_collective_on_the_world_is_refused_before_the_backend() -> None:
-    with pytest.raises(CollectiveRefused, match=r"no sum of \[\d.*\] on group these \(1, 2\): the group is for start-up"):
+    with pytest.raises(
+        CollectiveRefused, match=r"no sum of \[\d.*\] on group these \(1, 2\): the group is for start-up"
+    ):
         group("start-up").sum(torch.zeros(1), "attention")
 
 
 def test_an_ad_hoc_broadcast_inside_a_block_is_refused() -> None:
     mesh = group()
     with mesh.inside_blocks():
-        with pytest.raises(CollectiveRefused, match="inside a block, which may only collect, exchange, scatter, sum"):
+        with pytest.raises(
+            CollectiveRefused, match="inside a block, which may only collect, exchange, scatter, sum"
+        ):
             mesh.broadcast(torch.zeros(1), source=1, what="debug")
         with pytest.raises(AssertionError, match="was not made"):
             mesh.sum(torch.zeros(1), "attention")
@@ -143,4 +152,6 @@ def test_the_record_counts_all_and_keeps_the_last() -> None:
         mesh.record.began("sum", "attention", mesh, (2, 3))
     assert mesh.record.counts == {("sum", "attention"): 3 * KEPT}
     assert len(mesh.record.last) == KEPT
-    assert f"#{3 * KEPT} sum (attention) on these (1, 2), shape (2, 3): waiting for" in str(mesh.record.last[-1])
+    assert f"#{3 * KEPT} sum (attention) on these (1, 2), shape (2, 3): waiting for" in str(
+        mesh.record.last[-1]
+    )

@@ -1,5 +1,5 @@
-"""Meshes that are lost again while they are brought back, at any point and any number of times: nobody waits for ever, nothing
-that was told becomes untrue, and nothing is held open that a lost mesh had."""
+"""Meshes that are lost again while they are brought back, at any point and any number of times: nobody waits
+for ever, nothing that was told becomes untrue, and nothing is held open that a lost mesh had."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from millstream.engine.engine import Engine
 from millstream.mesh import recovery
 from millstream.mesh.recovery import MeshTransport
 from millstream.serving.admission import AdmissionConfig
-from millstream.serving.notices import MESH_GIVEN_UP, Ended, Pictured
+from millstream.serving.notices import MESH_GIVEN_UP, Ended
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest, geometry
+from millstream.session.chunk import Chunk
 from tests.dist import broken
 from tests.dist.meshes import LIMITS, SMALL, mesh_engine, mesh_of, seconds_until_gone
 from tests.unit.serving.test_service import Owner
 
-LEADER, WORKER = 1, 2
+LEADER = 1
+WORKER = 2
 PATIENCE_S = 30.0
 
 
@@ -55,7 +57,9 @@ def until(holds: Any, what: str) -> None:
 @contextmanager
 def serving(engine: Engine) -> Iterator[Service]:
     service = Service(engine, admission=AdmissionConfig(memory_bytes=10), session_bytes=lambda config: 1)
-    service.table.admission.times.add(geometry(engine.spec, engine.stream_config(**SMALL)), 1e-6)  # all may come in
+    service.table.admission.times.add(
+        geometry(engine.spec, engine.stream_config(**SMALL)), 1e-6
+    )  # all may come in
     service.start()
     assert service.ready.wait(PATIENCE_S)
     try:
@@ -69,8 +73,10 @@ def join(service: Service, name: str, **terms: Any) -> Owner:
     owner = Owner()
     config = service.engine.stream_config(**SMALL, fps=2.0)  # so slow that any machine can promise it
     terms = dict(unattended="run", lead_s=600.0) | terms
-    service.open(OpenRequest(session_id=name, prompts=(WeightedPrompt("sea"),), config=config, **terms), owner)
-    owner.wait_for(Pictured)
+    service.open(
+        OpenRequest(session_id=name, prompts=(WeightedPrompt("sea"),), config=config, **terms), owner
+    )
+    owner.wait_for(Chunk)
     return owner
 
 
@@ -87,7 +93,9 @@ def join(service: Service, name: str, **terms: Any) -> Owner:
         (WORKER, "checks"),
     ],
 )
-def test_a_rank_that_is_killed_while_the_mesh_is_brought_back_costs_another_start(who: int, point: str, tmp_path: Path) -> None:
+def test_a_rank_that_is_killed_while_the_mesh_is_brought_back_costs_another_start(
+    who: int, point: str, tmp_path: Path
+) -> None:
     run = partial(broken.dies_while_starting, point=point, who=who, deaths=tmp_path)
     with mesh_engine(run=run) as engine, engine.session("sea", **SMALL) as session:
         next(session.stream(1))
@@ -117,9 +125,14 @@ def test_nothing_of_a_lost_mesh_is_held_open() -> None:
             gc.enable()
 
 
-def test_a_server_says_that_its_mesh_is_being_brought_back_until_it_is_even_if_nobody_streams(tmp_path: Path) -> None:
+def test_a_server_says_that_its_mesh_is_being_brought_back_until_it_is_even_if_nobody_streams(
+    tmp_path: Path,
+) -> None:
     gate = tmp_path / "gate"
-    with mesh_engine(run=partial(broken.waits_while_starting, gate=gate)) as engine, serving(engine) as service:
+    with (
+        mesh_engine(run=partial(broken.waits_while_starting, gate=gate)) as engine,
+        serving(engine) as service,
+    ):
         owner = join(service, "a", max_chunks=2)
         owner.wait_for(Ended)
         assert service.trouble == ""
@@ -136,7 +149,10 @@ def test_a_server_says_that_its_mesh_is_being_brought_back_until_it_is_even_if_n
 
 def test_a_server_that_is_told_to_stop_does_not_wait_for_a_mesh_to_come_back(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    with mesh_engine(run=partial(broken.waits_while_starting, gate=gate)) as engine, serving(engine) as service:
+    with (
+        mesh_engine(run=partial(broken.waits_while_starting, gate=gate)) as engine,
+        serving(engine) as service,
+    ):
         owner = join(service, "a")
         gate.touch()
         kill(engine, WORKER)
@@ -166,7 +182,12 @@ def test_a_mesh_that_dies_at_every_start_is_given_up_and_every_session_is_told(
 
 @pytest.mark.parametrize(
     ("ranks", "sent"),
-    [((LEADER,), signal.SIGKILL), ((LEADER, WORKER), signal.SIGKILL), ((LEADER,), signal.SIGSTOP), ((WORKER,), signal.SIGTERM)],
+    [
+        ((LEADER,), signal.SIGKILL),
+        ((LEADER, WORKER), signal.SIGKILL),
+        ((LEADER,), signal.SIGSTOP),
+        ((WORKER,), signal.SIGTERM),
+    ],
 )
 def test_sessions_go_on_and_their_controls_are_applied_whoever_of_the_mesh_is_gone(
     ranks: tuple[int, ...], sent: signal.Signals
@@ -177,8 +198,8 @@ def test_sessions_go_on_and_their_controls_are_applied_whoever_of_the_mesh_is_go
         for name in owners:
             assert service.control(name, Cut()).state == "queued"
         for owner in owners.values():
-            owner.wait_for(Pictured, lambda found: any(each.chunk.receipts for each in found))
-            owner.wait_for(Pictured)
+            owner.wait_for(Chunk, lambda found: any(each.receipts for each in found))
+            owner.wait_for(Chunk)
         assert service.failure is None
 
 
@@ -193,19 +214,26 @@ def test_a_session_that_was_in_host_memory_when_the_mesh_was_lost_goes_on() -> N
         assert [chunk.index for chunk in session.stream(2)] == [2, 3]
 
 
-def test_sessions_that_are_opened_while_the_mesh_is_brought_back_go_on_with_the_others(tmp_path: Path) -> None:
+def test_sessions_that_are_opened_while_the_mesh_is_brought_back_go_on_with_the_others(
+    tmp_path: Path,
+) -> None:
     gate = tmp_path / "gate"
-    with mesh_engine(run=partial(broken.waits_while_starting, gate=gate)) as engine, serving(engine) as service:
+    with (
+        mesh_engine(run=partial(broken.waits_while_starting, gate=gate)) as engine,
+        serving(engine) as service,
+    ):
         first = join(service, "a")
         gate.touch()
         kill(engine, LEADER)
         until(lambda: service.trouble, "the loss is known")
-        opening = threading.Thread(target=lambda: [join(service, f"late{number}", max_chunks=3) for number in range(3)])
+        opening = threading.Thread(
+            target=lambda: [join(service, f"late{number}", max_chunks=3) for number in range(3)]
+        )
         opening.start()
         gate.unlink()
         opening.join(PATIENCE_S)
         assert not opening.is_alive()
-        first.wait_for(Pictured, lambda found: len(found) > 2)
+        first.wait_for(Chunk, lambda found: len(found) > 2)
 
 
 def test_a_rank_that_is_killed_while_the_server_warms_up_costs_a_stall() -> None:

@@ -1,4 +1,5 @@
-"""Sequence parallel over real processes: the same flows with tokens that do not divide, and a cache of fewer heads."""
+"""Sequence parallel over real processes: the same flows with tokens that do not divide, and a cache of fewer
+heads."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ import pytest
 
 from millstream.core.errors import ConfigError
 from millstream.core.topology import FRONT, Topology
+from millstream.experiments.exchange_groups import overlap_exchange
 from millstream.parallel.collectives import RankGroup
 from millstream.parallel.groups import create_groups
-from millstream.parallel.overlapped import overlap_exchange
 from tests.dist.calls import FOUR_HEADS, STREAMS, flows, whole_flows
 from tests.dist.ranks import run_ranks
 from tests.dist.spread import parallelise
@@ -31,7 +32,8 @@ def calls_of_a_share(rank: int, name: str) -> tuple | None:
 def test_each_rank_has_its_tokens_and_all_get_the_flows_of_the_whole_model() -> None:
     expected = whole_flows()
     _, *ranks = run_ranks(calls_of_a_share, 5, "front+sp4")
-    calls, layers = 4 * len(STREAMS), FOUR_HEADS.layers
+    calls = 4 * len(STREAMS)
+    layers = FOUR_HEADS.layers
     for found, counts, heads in ranks:
         assert [relative_error(*pair) < 1e-5 for pair in zip(found, expected, strict=True)] == [True, True]
         assert heads == 1
@@ -56,7 +58,8 @@ def overlapped_calls(rank: int, name: str) -> tuple | None:
 def test_heads_that_travel_while_others_are_projected_arrive_the_same() -> None:
     expected = [flows(dit(EIGHT_HEADS), **stream) for stream in STREAMS]
     _, *ranks = run_ranks(overlapped_calls, 3, "front+sp2")
-    calls, layers = 4 * len(STREAMS), EIGHT_HEADS.layers
+    calls = 4 * len(STREAMS)
+    layers = EIGHT_HEADS.layers
     for found, counts in ranks:
         assert [relative_error(*pair) < 1e-5 for pair in zip(found, expected, strict=True)] == [True, True]
         assert counts["exchange", "tokens for heads"] == calls * 2 * layers * 2, "two groups a layer"

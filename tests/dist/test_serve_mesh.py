@@ -1,4 +1,5 @@
-"""`millstream serve --topology front+tp2` as people run it: the page shows what it shows locally, a killed rank is a stall."""
+"""`millstream serve --topology front+tp2` as people run it: the page shows what it shows locally, a killed
+rank is a stall."""
 
 from __future__ import annotations
 
@@ -43,7 +44,18 @@ OPTIONS = [
 
 @contextmanager
 def serving(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [sys.executable, "-m", "millstream", "serve", "--port", "0", "--data", str(data), "--topology", "front+tp2"]
+    command = [
+        sys.executable,
+        "-m",
+        "millstream",
+        "serve",
+        "--port",
+        "0",
+        "--data",
+        str(data),
+        "--topology",
+        "front+tp2",
+    ]
     with subprocess.Popen([*command, *OPTIONS], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -57,7 +69,9 @@ def serving(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 def first_chunks(url: str, count: int) -> list[np.ndarray]:
     """Their pictures as they were made, [frames, 32, 32, 3]."""
     found = []
-    with connect(f"{url.replace('http', 'ws')}/v1/stream", max_size=None, open_timeout=PATIENCE_S) as connection:
+    with connect(
+        f"{url.replace('http', 'ws')}/v1/stream", max_size=None, open_timeout=PATIENCE_S
+    ) as connection:
         client = Client(connection)
         client.hear("hello")
         client.start(prompt="sea", seed=3, fps=4.0, formats=["raw"])
@@ -68,7 +82,9 @@ def first_chunks(url: str, count: int) -> list[np.ndarray]:
 
 
 @pytest.mark.skipif(screen.CHROMIUM is None, reason="no chromium on PATH: apt install chromium")
-def test_a_served_mesh_shows_what_local_shows_survives_a_killed_rank_and_stops_when_told(tmp_path: Path) -> None:
+def test_a_served_mesh_shows_what_local_shows_survives_a_killed_rank_and_stops_when_told(
+    tmp_path: Path,
+) -> None:
     with serving(tmp_path) as (process, url):
         local = Engine("wan-tiny", **MODEL).session("sea", seed=3)
         for served, chunk in zip(first_chunks(url, 3), local.stream(3), strict=True):

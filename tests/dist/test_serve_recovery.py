@@ -1,5 +1,5 @@
-"""`millstream serve` over a mesh that loses ranks: what /readyz says meanwhile, that a recording goes on, and that it stops
-when it is told to."""
+"""`millstream serve` over a mesh that loses ranks: what /readyz says meanwhile, that a recording goes on, and
+that it stops when it is told to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,18 @@ from tests.server.native.test_kept import frames_of
 from tests.server.serve_process import wait_until_ready
 from tests.server.serving import Client
 
-OPTIONS = ["--model", "wan-tiny", "--weights", "random:3", "--device", "cpu", "--dtype", "float32", "--topology", "front+tp2"]
+OPTIONS = [
+    "--model",
+    "wan-tiny",
+    "--weights",
+    "random:3",
+    "--device",
+    "cpu",
+    "--dtype",
+    "float32",
+    "--topology",
+    "front+tp2",
+]
 PATIENCE_S = 30.0
 
 
@@ -55,7 +66,9 @@ def until(url: str, status: int) -> str:
 
 def recorded(url: str, then: Callable[[], None]) -> int:
     """Frames of a recording, in the middle of which something happens."""
-    with connect(f"{url.replace('http', 'ws')}/v1/stream", max_size=None, open_timeout=PATIENCE_S) as connection:
+    with connect(
+        f"{url.replace('http', 'ws')}/v1/stream", max_size=None, open_timeout=PATIENCE_S
+    ) as connection:
         client = Client(connection)
         client.hear("hello")
         client.start(fps=4.0, formats=["raw"])  # so slow that any machine can promise it
@@ -70,7 +83,9 @@ def recorded(url: str, then: Callable[[], None]) -> int:
         return frames_of(answer.read())
 
 
-def test_a_server_is_not_ready_while_its_mesh_is_brought_back_goes_on_recording_and_stops_even_then(tmp_path: Path) -> None:
+def test_a_server_is_not_ready_while_its_mesh_is_brought_back_goes_on_recording_and_stops_even_then(
+    tmp_path: Path,
+) -> None:
     with serving(tmp_path) as (process, url):
         first = ranks_of(process.pid)
         os.kill(first[-1], signal.SIGKILL)

@@ -25,18 +25,21 @@ from millstream.engine.engine import Engine
 from millstream.mesh.paced import PacedVAE, run_paced_rank
 from millstream.mesh.recovery import MeshTransport
 from millstream.serving.admission_types import AdmissionConfig
-from millstream.serving.notices import Ended, Notice, Pictured
+from millstream.serving.notices import Ended, Notice
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest, geometry
+from millstream.session.chunk import Chunk
 from millstream.session.ports import Transport
 from millstream.wire.parcel import Delivery, Parcel
 from tests.dist.meshes import SMALL, mesh_engine, pids_of
 from tests.unit.serving.test_service import Owner
 
-FRONT_MS, MESH_MS = 100.0, 140.0
+FRONT_MS = 100.0
+MESH_MS = 140.0
 ANCHOR_MS = FRONT_MS / 3 + 10.0
 """Decoding the first of a chunk's latents, and encoding its picture."""
-CHUNKS, LEFT_OUT = 10, 3
+CHUNKS = 10
+LEFT_OUT = 3
 SLACK_MS = 50.0
 """What a busy machine may add to a chunk: half of what overlap saves."""
 
@@ -80,10 +83,10 @@ class Clock(Owner):
         self._shown_at = shown_at
 
     def __call__(self, notice: Notice) -> None:
-        if isinstance(notice, Pictured):
+        if isinstance(notice, Chunk):
             self._shown_at.append(time.monotonic())
-            self.indices.append(notice.chunk.index)
-            self.digests_seen.append(notice.chunk.digest)
+            self.indices.append(notice.index)
+            self.digests_seen.append(notice.digest)
         super().__call__(notice)
 
 
@@ -113,7 +116,8 @@ def serving(engine: Engine) -> Iterator[Service]:
 
 def join(service: Service, owner: Clock, name: str, **changes: Any) -> None:
     """A session that may be so far ahead of its viewer that its next chunk may always leave."""
-    config, prompts = stream(service.engine, **changes), (WeightedPrompt("sea"),)
+    config = stream(service.engine, **changes)
+    prompts = (WeightedPrompt("sea"),)
     terms: dict[str, Any] = dict(unattended="run", lead_s=60.0, max_chunks=CHUNKS)
     service.open(OpenRequest(session_id=name, prompts=prompts, config=config, **terms), owner)
 
@@ -159,7 +163,8 @@ def test_a_promise_is_made_of_the_longer_stage(engine: Engine) -> None:
 
 
 def test_a_rank_that_is_killed_in_flight_costs_a_stall_and_no_chunk(engine: Engine) -> None:
-    undisturbed, disturbed = Clock([]), Clock([])
+    undisturbed = Clock([])
+    disturbed = Clock([])
     mesh = engine.transport
     assert isinstance(mesh, MeshTransport)
     before = mesh.recoveries
@@ -168,8 +173,10 @@ def test_a_rank_that_is_killed_in_flight_costs_a_stall_and_no_chunk(engine: Engi
         undisturbed.wait_for(Ended)
     with serving(engine) as service:
         join(service, disturbed, "b")
-        disturbed.wait_for(Pictured, lambda found: len(found) == 3)
-        os.kill(next(iter(pids_of(engine))), signal.SIGKILL)  # the chunk after is with it: it left before this was shown
+        disturbed.wait_for(Chunk, lambda found: len(found) == 3)
+        os.kill(
+            next(iter(pids_of(engine))), signal.SIGKILL
+        )  # the chunk after is with it: it left before this was shown
         assert disturbed.wait_for(Ended)[-1].cause == "limit"
     assert mesh.recoveries == before + 1
     assert disturbed.indices == undisturbed.indices == list(range(CHUNKS))

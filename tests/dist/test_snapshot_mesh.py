@@ -20,13 +20,16 @@ CONTROL = SetPrompt(prompt="storm", mode="blend", chunks=3, id="storm")
 def begun(engine: Engine, chunks: int) -> Session:
     session = engine.session("sea", **SMALL)
     assert len(list(session.stream(chunks))) == chunks
-    session.control(CONTROL, at_chunk=chunks + 1)  # what is rebuilt is rebuilt under the prompt it was made under
+    session.control(
+        CONTROL, at_chunk=chunks + 1
+    )  # what is rebuilt is rebuilt under the prompt it was made under
     return session
 
 
 def moved(session: Session, source: Engine, target: Engine, folder: Path) -> Session:
     """By a file, as a server does it."""
-    path, fingerprint = folder / "saved.safetensors", source.fingerprint()
+    path = folder / "saved.safetensors"
+    fingerprint = source.fingerprint()
     snapshot.write(snapshot.take(source, session, fingerprint), path)
     return snapshot.revive(snapshot.read(path, target, fingerprint), target, "another")
 
@@ -43,11 +46,17 @@ def test_a_saved_session_goes_on_on_a_mesh_and_between_a_mesh_and_one_device(tmp
         original = begun(mesh, 1)  # the window of two chunks still holds all of the epoch
         copies = [moved(original, mesh, target, tmp_path) for target in (mesh, local)]
         copies.append(moved(begun(local, 1), local, mesh, tmp_path))
-        expected, on_the_mesh, from_the_mesh, to_the_mesh = (next_chunks(session) for session in (original, *copies))
+        expected, on_the_mesh, from_the_mesh, to_the_mesh = (
+            next_chunks(session) for session in (original, *copies)
+        )
         assert [chunk.digest for chunk in on_the_mesh] == [chunk.digest for chunk in expected]
         for found in (on_the_mesh, from_the_mesh, to_the_mesh):
             for before, after in zip(expected, found, strict=True):
-                assert (after.index, after.prompts, after.receipts) == (before.index, before.prompts, before.receipts)
+                assert (after.index, after.prompts, after.receipts) == (
+                    before.index,
+                    before.prompts,
+                    before.receipts,
+                )
                 assert np.abs(after.frames.astype(int) - before.frames).max() <= 1, "the same picture"
         late = begun(mesh, 4)
         again = [next_chunks(moved(late, mesh, mesh, tmp_path)) for _ in range(2)]

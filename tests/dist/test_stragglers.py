@@ -10,19 +10,21 @@ from typing import Any
 import pytest
 import torch
 
-from millstream.parallel.training.learner import PipelineLearner
-from millstream.trainer.tuning import stragglers
-from millstream.trainer.tuning.dataset import ClipSet
-from millstream.trainer.tuning.run import CURVE, TuningRun
+from millstream.train.finetune import stragglers
+from millstream.train.finetune.dataset import ClipSet
+from millstream.train.finetune.run import CURVE, TuningRun
+from millstream.train.parallel.learner import PipelineLearner
 from tests.dist.ranks import run_ranks
-from tests.unit.trainer.tuning.datasets import SPEC, recipe, small_dataset
+from tests.unit.train.finetune.datasets import SPEC, recipe, small_dataset
 
 SLOW = 1
 
 
 def tune(rank: int, folder: Path, parallel: dict[str, Any], slow: int) -> dict[int, float]:
     stragglers.EVERY = 2
-    made = TuningRun(recipe(steps=8, parallel=parallel), SPEC, ClipSet(folder / "clips"), folder, torch.device("cpu"))
+    made = TuningRun(
+        recipe(steps=8, parallel=parallel), SPEC, ClipSet(folder / "clips"), folder, torch.device("cpu")
+    )
     if rank == slow:
         learner: Any = made.learner
         here = learner._pipeline.module if isinstance(learner, PipelineLearner) else learner._dit.blocks
@@ -44,7 +46,13 @@ def slowed(forward: Any) -> Any:
 
 @pytest.mark.parametrize(
     "parallel",
-    [{"dp": 2}, {"dp": 2, "data": "zero3"}, {"dp": 2, "data": "fsdp"}, {"tp": 2}, {"pp": 2, "micro_batches": 2}],
+    [
+        {"dp": 2},
+        {"dp": 2, "data": "zero3"},
+        {"dp": 2, "data": "fsdp"},
+        {"tp": 2},
+        {"pp": 2, "micro_batches": 2},
+    ],
     ids=["replicas", "ZeRO 3", "FSDP2", "tensor", "pipeline"],
 )
 def test_a_slow_rank_is_named(tmp_path: Path, parallel: dict[str, Any]) -> None:

@@ -1,4 +1,5 @@
-"""Tensor parallel over real processes: the same flows, the promised number of collectives, a cache of fewer heads."""
+"""Tensor parallel over real processes: the same flows, the promised number of collectives, a cache of fewer
+heads."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from tests.dist.spread import parallelise
 from tests.dist.streams import stays_with_local, steered_on
 from tests.unit.models_for_tests import dit, relative_error
 
-SHAPED_AS_14B = replace(MODELS["wan2.1-t2v-14b"].dit, width=160, ffn=432, channels=4, text_width=24, time_features=32)
+SHAPED_AS_14B = replace(
+    MODELS["wan2.1-t2v-14b"].dit, width=160, ffn=432, channels=4, text_width=24, time_features=32
+)
 """Its layers and heads, thinner."""
 
 
@@ -31,7 +34,9 @@ def calls_of_a_share(rank: int, name: str) -> tuple | None:
     big = parallelise(CausalDiT(SHAPED_AS_14B).requires_grad_(False), topology, groups)
     ring = ring_for(big, window=3, sink=0)
     ring.place([0, 1, 2])
-    latents, level, cross = torch.zeros(1, 3, 4, 6, 6), torch.zeros(1, 3), big.read_prompt(torch.zeros(1, 7, 24))
+    latents = torch.zeros(1, 3, 4, 6, 6)
+    level = torch.zeros(1, 3)
+    cross = big.read_prompt(torch.zeros(1, 7, 24))
     counts = []
     for call in (big, big.commit):
         groups.record.counts.clear()
@@ -45,7 +50,9 @@ def parameters_of_every_call(model: CausalDiT) -> int:
     """Of products in blocks; a prompt's keys and values are made once."""
     once = ("cross_attn.k.weight", "cross_attn.v.weight")
     named = model.blocks.named_parameters()
-    return sum(parameter.numel() for name, parameter in named if parameter.ndim == 2 and not name.endswith(once))
+    return sum(
+        parameter.numel() for name, parameter in named if parameter.ndim == 2 and not name.endswith(once)
+    )
 
 
 def test_each_rank_has_its_share_and_all_get_the_flows_of_the_whole_model() -> None:

@@ -1,4 +1,5 @@
-"""However training is shared out, it learns what one process learns; `benchmarks/train_equality.py` has every strategy."""
+"""However training is shared out, it learns what one process learns; `tests/soak/train_equality.py` has every
+strategy."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.train_equality import STRATEGIES, Trained, difference, train
 from millstream.core.errors import UnusedParameters
-from millstream.parallel.training.groups import create_training_groups
-from millstream.parallel.training.plan import ParallelPlan
-from millstream.parallel.training.replicas import Replicas
-from millstream.parallel.training.zero import Unit, Zero
+from millstream.train.parallel.groups import create_training_groups
+from millstream.train.parallel.plan import ParallelPlan
+from millstream.train.parallel.replicas import Replicas
+from millstream.train.parallel.zero import Stage, Unit, Zero
 from tests.dist.ranks import run_on_kept_ranks
+from tests.soak.train_equality import STRATEGIES, Trained, difference, train
 
 STEPS = 3
 CHOSEN = [
@@ -56,9 +57,20 @@ class Layers(nn.Module):
         return x
 
 
+def mean_gradients(weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Compute the gradients of the mean loss over all ranks' inputs, by plain autograd."""
+    module = Layers()
+    with torch.no_grad():
+        for parameter, weight in zip(module.parameters(), weights, strict=True):
+            parameter.copy_(weight)
+    torch.stack([module(x).square().sum() for x in inputs]).mean().backward()
+    return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+
+
 def _replicated(rank: int) -> dict[str, Any]:
     torch.manual_seed(rank)
-    module, groups = Layers(), create_training_groups(ParallelPlan(dp=2), torch.device("cpu"))
+    module = Layers()
+    groups = create_training_groups(ParallelPlan(dp=2), torch.device("cpu"))
     replicas = Replicas(module, groups.batch, bucket_bytes=8 * 9 * 4)
     begun = list[int]()
 
@@ -73,6 +85,7 @@ def _replicated(rank: int) -> dict[str, Any]:
     return dict(
         started=started,
         gradients=[parameter.grad for parameter in module.parameters()],
+        expected=mean_gradients(started, [torch.full((3, 8), float(each)) for each in range(2)]),
         begun_before_the_first_layer=begun[0],
         buckets=groups.batch.record.counts["sum", "gradients"],
         seen=float(module.seen),
@@ -83,6 +96,8 @@ def test_copies_begin_alike_and_sum_gradients_while_the_backward_pass_goes_on() 
     first, second = run_on_kept_ranks(_replicated, 2)
     assert all(map(torch.equal, first["started"], second["started"])), "the first rank's"
     assert all(map(torch.equal, first["gradients"], second["gradients"]))
+    for found, expected in zip(first["gradients"], first["expected"], strict=True):
+        torch.testing.assert_close(found, expected)  # the mean of both ranks' and not their sum
     assert first["buckets"] == 4
     assert first["begun_before_the_first_layer"] >= 2, "later layers' gradients were under way"
     assert (first["seen"], second["seen"]) == (5.0, 5.0)
@@ -92,8 +107,36 @@ def adamw(units: Sequence[Unit]) -> torch.optim.Optimizer:
     return torch.optim.AdamW([unit.mine for unit in units])
 
 
+def _sharded(rank: int, stage: Stage) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Gradients as ranks hold them together, and as they should be."""
+    torch.manual_seed(0)
+    module = Layers()
+    groups = create_training_groups(ParallelPlan(dp=2), torch.device("cpu"))
+    weights = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    inputs = [torch.full((3, 8), 1.0 + each) for each in range(2)]
+    expected = dict(zip(weights, mean_gradients(list(weights.values()), inputs), strict=True))
+    zero = Zero(module, groups.batch, stage, adamw, units=list(module.layers))
+    module(inputs[rank]).square().sum().backward()
+    zero.finish()
+    found = list[tuple[torch.Tensor, torch.Tensor]]()
+    for unit in zero.units:
+        assert unit.mine.grad is not None
+        whole_N = unit.whole(unit.mine.grad)
+        found += [(place.of(whole_N), expected[name]) for name, place in unit.places()]
+    return found
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_sharded_gradients_are_the_mean_over_the_ranks(stage: Stage) -> None:
+    for pairs in run_on_kept_ranks(_sharded, 2, stage):
+        assert len(pairs) == 8
+        for found, expected in pairs:
+            torch.testing.assert_close(found, expected)
+
+
 def _unused(rank: int, zero: bool) -> str:
-    module, groups = Layers(unused=True), create_training_groups(ParallelPlan(dp=2), torch.device("cpu"))
+    module = Layers(unused=True)
+    groups = create_training_groups(ParallelPlan(dp=2), torch.device("cpu"))
     shared = (
         Zero(module, groups.batch, 2, adamw, units=list(module.layers))
         if zero
@@ -114,14 +157,17 @@ def test_parameters_that_nothing_uses_are_named(zero: bool) -> None:
 
 
 def _held(rank: int, stage: int) -> dict[str, float]:
-    module, groups = Layers(), create_training_groups(ParallelPlan(dp=4), torch.device("cpu"))
+    module = Layers()
+    groups = create_training_groups(ParallelPlan(dp=4), torch.device("cpu"))
     zero = Zero(module, groups.batch, stage, adamw, units=list(module.layers))  # type: ignore[arg-type]
     module(torch.ones(1, 8)).sum().backward()
     zero.finish()
     gradients = sum(parameter.grad.numel() for parameter in module.parameters() if parameter.grad is not None)
     gradients += sum(unit.mine.grad.numel() for unit in zero.units)
     zero.step()
-    states = sum(each.numel() for state in zero.optimiser.state.values() for each in state.values() if each.ndim)
+    states = sum(
+        each.numel() for state in zero.optimiser.state.values() for each in state.values() if each.ndim
+    )
     storages = {parameter.untyped_storage() for parameter in module.parameters()}
     weights = sum(storage.nbytes() // 4 for storage in {each.data_ptr(): each for each in storages}.values())
     weights += sum(unit.mine.numel() for unit in zero.units) if stage == 3 else 0

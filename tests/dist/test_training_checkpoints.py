@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.train_equality import Trained, difference, train
 from millstream.core.errors import WeightsError
-from millstream.parallel.training.digested import SUFFIX
-from millstream.parallel.training.plan import ParallelPlan
+from millstream.train.parallel.digested import SUFFIX
+from millstream.train.parallel.plan import ParallelPlan
 from tests.dist.ranks import run_on_kept_ranks
+from tests.soak.train_equality import Trained, difference, train
 
 PLANS = {
     "one process": ParallelPlan(),
@@ -49,13 +49,16 @@ def test_a_run_that_stops_goes_on_to_the_same_bits(name: str, tmp_path: Path) ->
 
 
 def test_a_run_goes_on_with_other_ranks_and_other_ways_of_sharing(tmp_path: Path) -> None:
-    alone, folder = trained(PLANS["one process"], 10, tmp_path / "alone"), tmp_path / "shared"
+    alone = trained(PLANS["one process"], 10, tmp_path / "alone")
+    folder = tmp_path / "shared"
     losses = list[float]()
+    norms = list[float]()
     order = ["FSDP2 2", "tensor 2", "ZeRO 2, 4", "pipeline", "one process"]
     for steps, name in enumerate(order, start=1):
         found = trained(PLANS[name], 2 * steps, folder)
         losses += found.losses
-    assert difference(Trained(losses, found.weights), alone) < 1e-5
+        norms += found.norms
+    assert difference(Trained(losses, found.weights, norms), alone) < 1e-5
 
 
 def test_a_checkpoint_of_another_model_is_told_in_a_line(tmp_path: Path) -> None:
@@ -65,9 +68,15 @@ def test_a_checkpoint_of_another_model_is_told_in_a_line(tmp_path: Path) -> None
 
 
 def test_the_last_few_are_kept_and_what_is_half_written_is_not_one(tmp_path: Path) -> None:
-    plan, model, last = ParallelPlan(), "two-blocks", tmp_path / "step-00000012"
+    plan = ParallelPlan()
+    model = "two-blocks"
+    last = tmp_path / "step-00000012"
     trained(plan, 10, tmp_path, model)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000006", "step-00000008", "step-00000010"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step-00000006",
+        "step-00000008",
+        "step-00000010",
+    ]
     (tmp_path / ".step-00000012").mkdir()
     assert trained(plan, 12, tmp_path, model).losses, "it went on from the tenth"
     digests = {path: path.read_bytes() for path in last.glob(f"*{SUFFIX}")}
@@ -75,7 +84,9 @@ def test_the_last_few_are_kept_and_what_is_half_written_is_not_one(tmp_path: Pat
         for file in set(last.iterdir()) - digests.keys():
             left = {"half": file.stat().st_size // 2, "truncate": 50}
             file.unlink() if damage == "unlink" else file.write_bytes(file.read_bytes()[: left[damage]])
-        with pytest.raises(WeightsError, match=r"step-00000012 has changed since it was written \(.metadata, __0_0.distcp\)"):
+        with pytest.raises(
+            WeightsError, match=r"step-00000012 has changed since it was written \(.metadata, __0_0.distcp\)"
+        ):
             trained(plan, 14, tmp_path, model)
         for digest in digests:
             digest.unlink()

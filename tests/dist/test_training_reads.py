@@ -1,4 +1,5 @@
-"""Ranks that share a model read it in the memory of their share and a few blocks, and learn from the same weights."""
+"""Ranks that share a model read it in the memory of their share and a few blocks, and learn from the same
+weights."""
 
 from __future__ import annotations
 
@@ -6,19 +7,21 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.train_equality import mean_square
 from millstream.core.config import DiTConfig
 from millstream.core.presets import MODELS
+from millstream.models.live_bytes import LiveBytes
 from millstream.models.registry import load_dit
-from millstream.parallel.training.groups import create_training_groups
-from millstream.parallel.training.learner import make_learner
-from millstream.parallel.training.plan import ParallelPlan
-from millstream.parallel.training.task import StepOptions, TrainingTask
-from millstream.trainer.sequence import ChunkedSequence, diffusion_forced
+from millstream.train.parallel.groups import create_training_groups
+from millstream.train.parallel.learner import make_learner
+from millstream.train.parallel.plan import ParallelPlan
+from millstream.train.parallel.task import StepOptions, TrainingTask
+from millstream.train.sequence import ChunkedSequence, diffusion_forced
 from tests.dist.ranks import run_ranks
-from tests.unit.live_bytes import LiveBytes
+from tests.soak.train_equality import mean_square
 
-CONFIG = DiTConfig(layers=12, width=32, heads=2, ffn=96, channels=4, text_width=16, text_tokens=4, time_features=32)
+CONFIG = DiTConfig(
+    layers=12, width=32, heads=2, ffn=96, channels=4, text_width=16, text_tokens=4, time_features=32
+)
 SPEC = replace(MODELS["wan-tiny"], dit=CONFIG)
 PLACE = dict(device=torch.device("cpu"), dtype=torch.float32)
 PLANS = {
@@ -30,7 +33,8 @@ PLANS = {
 
 
 def read(rank: int) -> dict[str, int]:
-    """The most bytes that were there while a rank read and shared out, by plan; weights are compared on the way."""
+    """The most bytes that were there while a rank read and shared out, by plan; weights are compared on the
+    way."""
     expected = dict(load_dit(SPEC, ["random:1"], **PLACE).named_parameters())
     sequence = ChunkedSequence(diffusion_forced(3, 2, 4), CONFIG, (4, 4), torch.device("cpu"))
     peaks = dict[str, int]()
@@ -60,8 +64,11 @@ def read(rank: int) -> dict[str, int]:
 def test_a_rank_that_trains_reads_its_share_and_a_few_blocks() -> None:
     dit = load_dit(SPEC, ["random:1"], **PLACE)
     whole, blocks = (4 * sum(each.numel() for each in part.parameters()) for part in (dit, dit.blocks))
-    outside, block = whole - blocks, blocks / CONFIG.layers
+    outside = whole - blocks
+    block = blocks / CONFIG.layers
     for peaks in run_ranks(read, 2):
         for name, peak in peaks.items():
             held = outside + blocks / 2
-            assert held * 0.8 < peak < held + outside + 4 * block < whole, f"{name}: {peak} bytes for {held} of {whole}"
+            assert held * 0.8 < peak < held + outside + 4 * block < whole, (
+                f"{name}: {peak} bytes for {held} of {whole}"
+            )

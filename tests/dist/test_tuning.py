@@ -1,4 +1,5 @@
-"""`train RECIPE` on ranks: the same losses and the same weights as one process, by every way of sharing the work out."""
+"""`train RECIPE` on ranks: the same losses and the same weights as one process, by every way of sharing the
+work out."""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from millstream.commands.train.run_folder import writing_to
-from millstream.trainer.loop import StepReport
-from millstream.trainer.tuning.dataset import ClipSet
-from millstream.trainer.tuning.recipe import LoRAPlan
-from millstream.trainer.tuning.run import CURVE, TuningRun
+from millstream.train.finetune.dataset import ClipSet
+from millstream.train.finetune.recipe import LoRAPlan
+from millstream.train.finetune.run import CURVE, TuningRun
+from millstream.train.loop import StepReport
 from millstream.video.reader import VideoReader
 from tests.dist.ranks import run_on_kept_ranks, run_ranks
-from tests.unit.cli.test_cli import millstream
-from tests.unit.trainer.tuning.datasets import SPEC, recipe, small_dataset
+from tests.unit.commands.test_cli import millstream
+from tests.unit.train.finetune.datasets import SPEC, recipe, small_dataset
 
 LORA_PLANS: dict[str, dict[str, Any]] = {
     "replicas": {"dp": 4},
@@ -64,14 +65,16 @@ class Tuned(NamedTuple):
 
 def tune(rank: int, folder: Path, changed: dict[str, Any]) -> Tuned:
     """On one rank, or alone."""
-    asked, said = recipe(ema=0.9, steps=4, checkpoint_every=4, **changed), list[StepReport]()
+    asked = recipe(ema=0.9, steps=4, checkpoint_every=4, **changed)
+    said = list[StepReport]()
     run = TuningRun(asked, SPEC, ClipSet(folder / "clips"), folder, torch.device("cpu"))
     run.train(said.append, lambda: False)
     return Tuned([report.losses["flow"] for report in said], run.learnt())
 
 
 def saved_by_then(rank: int, folder: Path) -> list[str]:
-    """Checkpoints that are there after the step that follows a save which all ranks have ended, and before the next."""
+    """Checkpoints that are there after the step that follows a save which all ranks have ended, and before
+    the next."""
     asked = recipe(steps=4, checkpoint_every=2, parallel={"dp": 2})
     run = TuningRun(asked, SPEC, ClipSet(folder / "clips"), folder, torch.device("cpu"))
     found = list[str]()
@@ -117,7 +120,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("lora", "name"), [*((LoRAPlan(rank=2), name) for name in LORA_PLANS), *((None, name) for name in WHOLE_PLANS)]
+    ("lora", "name"),
+    [*((LoRAPlan(rank=2), name) for name in LORA_PLANS), *((None, name) for name in WHOLE_PLANS)],
 )
 def test_however_it_is_shared_out_the_same_is_learnt(folder: Path, lora: LoRAPlan | None, name: str) -> None:
     kind = "whole" if lora is None else "lora"
@@ -126,16 +130,22 @@ def test_however_it_is_shared_out_the_same_is_learnt(folder: Path, lora: LoRAPla
     assert_same(found, alone(folder, lora))
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at its inputs
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # the compiler looks at its inputs
 @pytest.mark.parametrize("name", COMPILED_PLANS)
 def test_compiled_blocks_learn_the_same(folder: Path, name: str) -> None:
     found = tuned(
-        folder, f"compiled {name}", {"compile": "aot_eager", "recompute": "selective", "parallel": COMPILED_PLANS[name]}
+        folder,
+        f"compiled {name}",
+        {"compile": "aot_eager", "recompute": "selective", "parallel": COMPILED_PLANS[name]},
     )
     assert_same(found, alone(folder, None))
 
 
-def test_a_checkpoint_that_all_ranks_have_written_appears_without_waiting_for_the_next(tmp_path: Path) -> None:
+def test_a_checkpoint_that_all_ranks_have_written_appears_without_waiting_for_the_next(
+    tmp_path: Path,
+) -> None:
     small_dataset(tmp_path / "clips")
     assert run_on_kept_ranks(saved_by_then, 2, tmp_path)[0] == ["step-00000002"]
 
@@ -148,7 +158,9 @@ def several_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("plan", [{"dp": 2}, {"cp": 2}, {"dp": 2, "data": "fsdp"}], ids=str)
-def test_clips_of_several_sizes_teach_ranks_what_they_teach_one(several_sizes: Path, plan: dict[str, Any]) -> None:
+def test_clips_of_several_sizes_teach_ranks_what_they_teach_one(
+    several_sizes: Path, plan: dict[str, Any]
+) -> None:
     assert_same(tuned(several_sizes, str(plan), {"parallel": plan}), alone(several_sizes, None))
 
 
@@ -171,16 +183,24 @@ data = "{data}"
 """
 
 
-def write_recipe(folder: Path, *, ranks: int, data: str = "replicas", steps: int = 6, every: int = 2, more: str = "") -> Path:
+def write_recipe(
+    folder: Path, *, ranks: int, data: str = "replicas", steps: int = 6, every: int = 2, more: str = ""
+) -> Path:
     path = folder / f"{data}-{ranks}-{steps}{'-more' if more else ''}.toml"
     path.write_text(RECIPE.format(ranks=ranks, data=data, steps=steps, every=every, more=more))
     return path
 
 
 @contextmanager
-def torchrun(path: Path, ranks: int, *more: str, command: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
+def torchrun(
+    path: Path, ranks: int, *more: str, command: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[str]]:
     """The command, alone or on ranks. Nothing of it outlives the test."""
-    how = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *more] if ranks > 1 else []
+    how = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *more]
+        if ranks > 1
+        else []
+    )
     words = [sys.executable, *how, "-m", "millstream", "train", str(path), "--device", "cpu", *command]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     pipes = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -211,7 +231,8 @@ def finished(path: Path, ranks: int, *more: str, command: Sequence[str] = ()) ->
 
 def test_the_command_on_four_ranks_ends_at_the_loss_of_one(tmp_path: Path) -> None:
     small_dataset(tmp_path / "clips", 12)
-    one, four = write_recipe(tmp_path, ranks=1), write_recipe(tmp_path, ranks=4, data="fsdp")
+    one = write_recipe(tmp_path, ranks=1)
+    four = write_recipe(tmp_path, ranks=4, data="fsdp")
     for path, ranks in ((one, 1), (four, 4)):
         assert str(path.with_suffix("") / "lora.safetensors") in finished(path, ranks).replace("\n", "")
     assert last_loss(four) == pytest.approx(last_loss(one), rel=1e-5)
@@ -221,7 +242,9 @@ def test_the_command_on_four_ranks_ends_at_the_loss_of_one(tmp_path: Path) -> No
 
 
 def test_ranks_show_the_streams_that_one_process_shows(folder: Path) -> None:
-    one, two = (write_recipe(folder, ranks=ranks, data="fsdp", steps=4, more="samples = 1") for ranks in (1, 2))
+    one, two = (
+        write_recipe(folder, ranks=ranks, data="fsdp", steps=4, more="samples = 1") for ranks in (1, 2)
+    )
     shown = []
     for path, ranks in ((one, 1), (two, 2)):
         finished(path, ranks)
@@ -233,10 +256,8 @@ def test_ranks_show_the_streams_that_one_process_shows(folder: Path) -> None:
 
 
 def test_a_rank_that_is_killed_comes_back_and_the_run_ends_as_if_nothing_had_happened(folder: Path) -> None:
-    calm, path = (
-        write_recipe(folder, ranks=1, steps=60, every=5),
-        write_recipe(folder, ranks=2, data="zero2", steps=60, every=5),
-    )
+    calm = write_recipe(folder, ranks=1, steps=60, every=5)
+    path = write_recipe(folder, ranks=2, data="zero2", steps=60, every=5)
     finished(calm, 1)
     with torchrun(path, 2, "--max-restarts", "2") as process:
         kill_a_rank(process, path.with_suffix("") / "checkpoints")
@@ -259,7 +280,8 @@ def kill_a_rank(process: subprocess.Popen[str], checkpoints: Path) -> None:
 
 def test_sigterm_saves_and_the_same_command_goes_on(folder: Path) -> None:
     path = write_recipe(folder, ranks=1, data="zero1", steps=100, every=1000)
-    curve, saved = path.with_suffix("") / CURVE, path.with_suffix("") / "checkpoints"
+    curve = path.with_suffix("") / CURVE
+    saved = path.with_suffix("") / "checkpoints"
     with torchrun(path, 1) as process:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and not (curve.exists() and curve.read_text()):
@@ -286,7 +308,8 @@ def test_a_run_goes_on_with_another_plan_and_on_the_same_clips_alone(folder: Pat
     shutil.copytree(folder / "clips", tmp_path / "clips")
     path = write_recipe(tmp_path, ranks=1)
     finished(path, 1)
-    whole, run = last_loss(path), path.with_suffix("")
+    whole = last_loss(path)
+    run = path.with_suffix("")
     for each in ("step-00000006", "step-00000004"):
         shutil.rmtree(run / "checkpoints" / each)
     path.write_text(path.read_text().replace("dp = 1", "dp = 2 # another plan").replace("replicas", "fsdp"))

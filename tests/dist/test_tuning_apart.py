@@ -1,4 +1,5 @@
-"""Tuning by reward with rollouts on a rank of their own: weights by broadcast; what is learnt is what one process learns."""
+"""Tuning by reward with rollouts on a rank of their own: weights by broadcast; what is learnt is what one
+process learns."""
 
 from __future__ import annotations
 
@@ -7,14 +8,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from millstream.parallel.training.groups import create_world
-from millstream.trainer.policy.apart import LEARNER, obey
-from millstream.trainer.policy.run import PolicyReport, PolicyRun, make_actor, make_batches
+from millstream.train.parallel.groups import create_world
+from millstream.train.rl.remote_rollouts import LEARNER, obey
+from millstream.train.rl.run import PolicyReport, PolicyRun, make_actor, make_batches
 from tests.dist.ranks import run_ranks
-from tests.unit.trainer.policy.small_policy import CPU
-from tests.unit.trainer.policy.test_policy_run import SPEC, recipe
+from tests.unit.train.rl.small_policy import CPU
+from tests.unit.train.rl.test_policy_run import SPEC, recipe
 
-ASKED = recipe(steps=3, asynchronous=True, placement="apart", evaluate_prompts=1, checkpoint_every=9, evaluate_every=9)
+ASKED = recipe(
+    steps=3, asynchronous=True, placement="apart", evaluate_prompts=1, checkpoint_every=9, evaluate_every=9
+)
 
 
 def learnt(run: PolicyRun) -> tuple[Tensor, list[float]]:

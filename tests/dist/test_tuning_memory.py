@@ -11,15 +11,15 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from millstream.commands.train.role_memory import role_memory
-from millstream.parallel.training.learner import Learner, PipelineLearner, ZeroLearner
-from millstream.parallel.training.optimisers.masters import Masters
-from millstream.parallel.training.plan import Data
 from millstream.planner.training import learner_state, optimiser_bytes
-from millstream.trainer.tuning.dataset import ClipSet
-from millstream.trainer.tuning.recipe import LoRAPlan
-from millstream.trainer.tuning.run import TuningRun
+from millstream.train.finetune.dataset import ClipSet
+from millstream.train.finetune.recipe import LoRAPlan
+from millstream.train.finetune.run import TuningRun
+from millstream.train.parallel.learner import Learner, PipelineLearner, ZeroLearner
+from millstream.train.parallel.optimisers.masters import Masters
+from millstream.train.parallel.plan import Data
 from tests.dist.ranks import run_on_kept_ranks
-from tests.unit.trainer.tuning.datasets import SPEC, recipe, small_dataset
+from tests.unit.train.finetune.datasets import SPEC, recipe, small_dataset
 
 RANKS = 2
 
@@ -45,7 +45,9 @@ class Held(NamedTuple):
 
 
 def held(rank: int, folder: Path, changed: dict[str, Any]) -> Held:
-    made = TuningRun(recipe(steps=1, ema=0.9, **changed), SPEC, ClipSet(folder / "clips"), folder, torch.device("cpu"))
+    made = TuningRun(
+        recipe(steps=1, ema=0.9, **changed), SPEC, ClipSet(folder / "clips"), folder, torch.device("cpu")
+    )
     learner = made.learner
     whole: torch.nn.Module = (
         learner._pipeline.module if isinstance(learner, PipelineLearner) else learner._dit  # type: ignore[attr-defined]
@@ -58,19 +60,27 @@ def held(rank: int, folder: Path, changed: dict[str, Any]) -> Held:
         weights += [unit.mine for unit in learner._zero.units]
     masters = list(learner.optimiser.masters.values()) if isinstance(learner.optimiser, Masters) else []
     kept = [value for state in learner.optimiser.state.values() for value in state.values() if value.ndim]
-    return Held(made.learning, frozen, bytes_of(weights), bytes_of(kept), bytes_of(list[Tensor](masters)), gradients[0])
+    return Held(
+        made.learning,
+        frozen,
+        bytes_of(weights),
+        bytes_of(kept),
+        bytes_of(list[Tensor](masters)),
+        gradients[0],
+    )
 
 
 def weighed_gradients(learner: Learner) -> list[int]:
     """Filled in when the backward pass is done."""
-    found, squares = list[int](), learner._squares
+    found = list[int]()
+    squares = learner._grad_norm_squared
 
     def weigh() -> Tensor:
         followed = [parameter for group in learner.optimiser.param_groups for parameter in group["params"]]
         found.append(bytes_of([each.grad for each in followed if each.grad is not None]))
         return squares()
 
-    learner._squares = weigh  # type: ignore[method-assign]
+    learner._grad_norm_squared = weigh  # type: ignore[method-assign]
     return found
 
 
@@ -88,10 +98,14 @@ PLANS: dict[str, dict[str, Any]] = {
     [*((plan, None) for plan in PLANS), ("tensor", LoRAPlan(rank=8))],
     ids=[*PLANS, "tensor lora"],
 )
-def test_a_dry_run_says_what_a_rank_of_every_plan_holds(tmp_path: Path, plan: str, lora: LoRAPlan | None) -> None:
+def test_a_dry_run_says_what_a_rank_of_every_plan_holds(
+    tmp_path: Path, plan: str, lora: LoRAPlan | None
+) -> None:
     small_dataset(tmp_path / "clips")
     changed = {"parallel": PLANS[plan], "lora": lora}
-    found: Held = run_on_kept_ranks(held, RANKS, tmp_path, changed)[0]  # the first rank of a pipeline is the fullest: it embeds
+    found: Held = run_on_kept_ranks(held, RANKS, tmp_path, changed)[
+        0
+    ]  # the first rank of a pipeline is the fullest: it embeds
     (said,) = role_memory(recipe(steps=1, ema=0.9, **changed), SPEC)
     assert found.weights == pytest.approx(said.state.weights, rel=0.05)
     assert found.gradients == pytest.approx(said.state.gradients, rel=0.05)
@@ -118,22 +132,30 @@ def test_a_rank_holds_what_the_planner_says(tmp_path: Path, data: Data, lora: Lo
         ("zero2", "adafactor", 32), ("fsdp", "adafactor", 32),
     ],
 )  # fmt: skip
-def test_an_optimiser_keeps_what_the_planner_says(tmp_path: Path, data: Data, optimiser: str, bits: int) -> None:
+def test_an_optimiser_keeps_what_the_planner_says(
+    tmp_path: Path, data: Data, optimiser: str, bits: int
+) -> None:
     small_dataset(tmp_path / "clips")
     changed = {"optimiser": optimiser, "state_bits": bits, "parallel": {"dp": RANKS, "data": data}}
     found: Held = run_on_kept_ranks(held, RANKS, tmp_path, changed)[0]
     kept_bytes = optimiser_bytes(SPEC.dit, optimiser, bits)
     whole = optimiser == "adafactor"
-    said = learner_state(found.learning, 0, data=data, ranks=RANKS, ema=True, kept_bytes=kept_bytes, is_kept_whole=whole)
+    said = learner_state(
+        found.learning, 0, data=data, ranks=RANKS, ema=True, kept_bytes=kept_bytes, is_kept_whole=whole
+    )
     assert found.kept == pytest.approx(said.optimizer + said.average, rel=0.05)
 
 
 @pytest.mark.parametrize(("data", "bits"), [("replicas", 32), ("zero2", 8), ("zero3", 32), ("fsdp", 32)])
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
-def test_what_is_offloaded_is_where_the_planner_says(tmp_path: Path, data: Data, bits: int, precision: str) -> None:
+def test_what_is_offloaded_is_where_the_planner_says(
+    tmp_path: Path, data: Data, bits: int, precision: str
+) -> None:
     small_dataset(tmp_path / "clips")
     asked = {"offload": "optimiser", "state_bits": bits, "precision": precision}
-    found: Held = run_on_kept_ranks(held, RANKS, tmp_path, {**asked, "parallel": {"dp": RANKS, "data": data}})[0]
+    found: Held = run_on_kept_ranks(
+        held, RANKS, tmp_path, {**asked, "parallel": {"dp": RANKS, "data": data}}
+    )[0]
     said = learner_state(
         found.learning,
         0,

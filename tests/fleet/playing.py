@@ -1,4 +1,5 @@
-"""A small fleet on threads of one process: real servers with a small model, the real gateway, real sockets; no Ray."""
+"""A small fleet on threads of one process: real servers with a small model, the real gateway, real sockets;
+no Ray."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.local_fleet import LocalFleet, gateway
 from millstream.client.sync_client import Client
 from millstream.fleet.config import read_fleet
+from millstream.fleet.local_fleet import LocalFleet, gateway
 from millstream.fleet.member import access_by_ticket, routes
-from millstream.fleet.membership import Membership
+from millstream.fleet.membership import RATES, Membership
 from millstream.fleet.replica_link import ReplicaAddress
 from millstream.fleet.tickets import issue
 from millstream.server.app import AppConfig
@@ -25,6 +26,7 @@ from tests.server.serving import Serving, serving, wait_until
 TOML = """
 keep = {keep}
 placement = "{placement}"
+{keys}
 [replicas.tiny]
 model = "wan-tiny"
 minimum = 0
@@ -49,6 +51,9 @@ class Threads:
     async def stop(self, replica_id: str) -> None:
         self.stopped.append(replica_id)
 
+    async def last_words(self, pool: str) -> str:
+        return "cannot read weights.safetensors\n(all of it: /tmp/errors.txt)"
+
 
 @dataclass
 class SmallFleet:
@@ -61,7 +66,9 @@ class SmallFleet:
 
     def show(self) -> None:
         """Have the gateway see its servers, and wait until they are ready."""
-        self.threads.addresses += [ReplicaAddress(name, "tiny", each.url()) for name, each in self.servers.items()]
+        self.threads.addresses += [
+            ReplicaAddress(name, "tiny", each.url()) for name, each in self.servers.items()
+        ]
         wait_until(lambda: set(self.servers) <= set(self.running.ready), "all replicas are ready")
 
     @property
@@ -79,9 +86,12 @@ class SmallFleet:
         found: tuple[str, ...] = self.running.call(lambda: self.running.fleet.policy.sessions_on(replica_id))
         return found
 
-    def ticket(self, replica_id: str, session_id: str) -> str:
-        """One that the gateway would give."""
-        return issue(self.secret, session_id=session_id, replica_id=replica_id, key="", now=time.time())
+    def ticket(self, to: str, session: str, **changes: Any) -> str:
+        """One that the gateway would give, to a replica; or of which something is changed."""
+        told = dict(
+            secret=self.secret, right="own", session_id=session, replica_id=to, key="", now=time.time()
+        )
+        return issue(**told | changes)
 
 
 @contextmanager
@@ -92,20 +102,36 @@ def small_fleet(
     keep: int = 100,
     late: bool = False,
     placement: str = "pack",
+    keys: str = "",
     **options: Any,
 ) -> Iterator[SmallFleet]:
-    """Members of one fleet behind its gateway, all ready; `late` ones once they are shown to it."""
-    (folder / "fleet.toml").write_text(TOML.format(keep=keep, placement=placement))
-    config, secret, shared = read_fleet(folder / "fleet.toml"), secrets.token_bytes(32), str(folder / "shared")
+    """Members of one fleet behind its gateway, all ready; `late` ones once they are shown to it. `keys` are
+    its tables."""
+    (folder / "fleet.toml").write_text(TOML.format(keep=keep, placement=placement, keys=keys))
+    config = read_fleet(folder / "fleet.toml")
+    secret = secrets.token_bytes(32)
+    shared = str(folder / "shared")
     with ExitStack() as stack:
         servers = {}
         for name in names:
-            member = Membership(secret=secret, replica_id=name, pool="tiny", storage=shared, node="here")
-            app = AppConfig(access=access_by_ticket(member), routes=routes(member))
-            one = serving(folder / name, app, shared=SharedFiles.at(shared), keep_chunks=keep, **options)
+            member = Membership(
+                secret=secret,
+                replica_id=name,
+                pool="tiny",
+                storage=shared,
+                node="here",
+                keys=dict(config.keys),
+            )
+            app = AppConfig(access=access_by_ticket(member), routes=routes(member), rates=RATES)
+            files = SharedFiles.at(shared)
+            one = serving(
+                folder / name, app, shared=files, keep_chunks=keep, key_names=config.keys, **options
+            )
             servers[name] = stack.enter_context(one)
         threads: Any = Threads()
-        fleet = SmallFleet(stack.enter_context(gateway(config, threads, secret)), servers, threads, secret, folder / "shared")
+        fleet = SmallFleet(
+            stack.enter_context(gateway(config, threads, secret)), servers, threads, secret, folder / "shared"
+        )
         if not late:
             fleet.show()
         yield fleet

@@ -1,4 +1,5 @@
-"""Other protocols at the gateway's address, and with a ticket at a replica's: their clients cannot tell it from one server."""
+"""Other protocols at the gateway's address, and with a ticket at a replica's: their clients cannot tell it
+from one server."""
 
 from __future__ import annotations
 
@@ -101,7 +102,9 @@ def test_scope_loads_connects_trickles_and_hangs_up_through_the_gateway(fleet: S
             assert (await client.request("POST", "/pipeline/load", asked)).status_code == 200
             await client.connect(trickle=True, prompts=[{"text": "sea", "weight": 1.0}])
             assert on_second(fleet)
-            assert {(frame.height, frame.width) for frame in await client.frames(2)} == {(64, 48)}, "loaded for all replicas"
+            assert {(frame.height, frame.width) for frame in await client.frames(2)} == {(64, 48)}, (
+                "loaded for all replicas"
+            )
             client.channel.send('{"prompts": [{"text": "a storm"}]}')
             await client.hear("receipt", parameter="prompts", state="applied")
             await client.hang_up()
@@ -112,7 +115,9 @@ def test_scope_loads_connects_trickles_and_hangs_up_through_the_gateway(fleet: S
     fleet.servers["tiny-b"].until_empty()
 
 
-def test_a_clip_for_openais_clients_is_made_found_listed_and_deleted_through_the_gateway(fleet: SmallFleet) -> None:
+def test_a_clip_for_openais_clients_is_made_found_listed_and_deleted_through_the_gateway(
+    fleet: SmallFleet,
+) -> None:
     with httpx2.Client(base_url=fleet.url, timeout=30) as http:
         video = http.post("/v1/videos", json={"prompt": "sea", "seconds": "1"}).json()
         assert on_second(fleet)
@@ -143,7 +148,8 @@ def test_players_fetch_a_session_by_its_view_link_through_the_gateway(fleet: Sma
         view, (live_session,) = f"/v1/views/{made['view']}", second.hub.live_sessions.values()
         with http.stream("GET", f"{view}/live.mjpg") as pictures:
             assert pictures.headers["content-type"].startswith("multipart/x-mixed-replace")
-            read, pieces = b"", pictures.iter_raw()  # without a name for it the player would hang up after the loop
+            read = b""  # without a name for it the player would hang up after the loop
+            pieces = pictures.iter_raw()
             for piece in pieces:
                 read += piece
                 if read.count(b"Content-Type: image/jpeg") >= 3:
@@ -157,7 +163,9 @@ def test_players_fetch_a_session_by_its_view_link_through_the_gateway(fleet: Sma
         assert playlist.headers["content-type"] == "application/vnd.apple.mpegurl"
         names = [line for line in playlist.text.splitlines() if not line.startswith("#")]
         opening = playlist.text.partition('URI="')[2].partition('"')[0]
-        assert all(name.endswith("?api_key=mine") for name in (opening, *names)), "with what lets a player in here"
+        assert all(name.endswith("?api_key=mine") for name in (opening, *names)), (
+            "with what lets a player in here"
+        )
         film = b"".join(http.get(f"{view}/{name}").content for name in (opening, names[-1]))
         with av.open(io.BytesIO(film)) as container:
             assert sum(1 for _ in container.decode(video=0)) >= 9
@@ -168,11 +176,14 @@ def test_players_fetch_a_session_by_its_view_link_through_the_gateway(fleet: Sma
         assert (nobody.status_code, nobody.json()["error"]["code"]) == (404, "not_found")
 
 
-def test_what_replicas_of_another_model_have_is_found_too(fleet: SmallFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_replicas_of_another_model_have_is_found_too(
+    fleet: SmallFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A view link, a recording or a video does not say by which model it was made."""
     made = httpx2.post(f"{fleet.url}/v1/sessions", json={"prompt": "sea", "fps": 4.0}).json()
     assert on_second(fleet)
-    running, path = fleet.running.fleet, f"{fleet.url}/v1/views/{made['view']}/live.mjpg"
+    running = fleet.running.fleet
+    path = f"{fleet.url}/v1/views/{made['view']}/live.mjpg"
     monkeypatch.setattr(running, "ready", lambda model="": [running.links["tiny-a"]])
     assert httpx2.head(path).status_code == 200
     assert len(httpx2.get(f"{fleet.url}/v1/sessions").json()["sessions"]) == 2

@@ -40,7 +40,14 @@ def made(tmp_path: Path, toml: str = TOML) -> dict[str, Any]:
 
 def wrong(value: Any, schema: dict[str, Any], path: str = "") -> list[str]:
     """What a cluster would refuse."""
-    kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "int or string": (int, str)}
+    kinds = {
+        "object": dict,
+        "array": list,
+        "string": str,
+        "integer": int,
+        "boolean": bool,
+        "int or string": (int, str),
+    }
     if not isinstance(value, kinds[schema["type"]]):
         return [f"{path} is a {type(value).__name__}"]
     if isinstance(value, list):
@@ -57,7 +64,9 @@ def wrong(value: Any, schema: dict[str, Any], path: str = "") -> list[str]:
 def test_the_manifest_is_one_that_kuberay_takes(tmp_path: Path) -> None:
     settings, service = yaml.safe_load(json.dumps(made(tmp_path)))["items"]
     assert wrong(service | {"metadata": {}}, SCHEMA) == []
-    assert wrong(service | {"metadata": {}, "spec": {}}, SCHEMA) == [".spec has no rayClusterConfig"], "it would be seen"
+    assert wrong(service | {"metadata": {}, "spec": {}}, SCHEMA) == [".spec has no rayClusterConfig"], (
+        "it would be seen"
+    )
     assert settings["data"]["fleet.toml"] == TOML
     cluster = service["spec"]["rayClusterConfig"]
     large, small = cluster["workerGroupSpecs"]
@@ -71,7 +80,8 @@ def test_the_manifest_is_one_that_kuberay_takes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "says"), [('storage = "states"', "an absolute folder"), ('storage = "/s"\nhost = "127.0.0.1"', "0.0.0.0")]
+    ("line", "says"),
+    [('storage = "states"', "an absolute folder"), ('storage = "/s"\nhost = "127.0.0.1"', "0.0.0.0")],
 )
 def test_what_cannot_be_on_kubernetes_is_one_line(tmp_path: Path, line: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as refused:
@@ -80,8 +90,15 @@ def test_what_cannot_be_on_kubernetes_is_one_line(tmp_path: Path, line: str, say
 
 
 def test_the_dashboard_draws_only_what_prometheus_is_told() -> None:
-    drawn = {name for _, _, expressions in PANELS for text in expressions for name in re.findall(r"millstream_fleet_\w+", text)}
-    counters = {f"millstream_fleet_{name}_total" for name in FleetMetrics.__dataclass_fields__ if name != "pools"}
+    drawn = {
+        name
+        for _, _, expressions in PANELS
+        for text in expressions
+        for name in re.findall(r"millstream_fleet_\w+", text)
+    }
+    counters = {
+        f"millstream_fleet_{name}_total" for name in FleetMetrics.__dataclass_fields__ if name != "pools"
+    }
     gauges = {f"millstream_fleet_{name}" for name in PoolMetrics.__dataclass_fields__}
     of_replicas = {"millstream_fleet_replica_promised_share", "millstream_fleet_replica_chunk_seconds"}
     assert drawn <= counters | gauges | of_replicas | {"millstream_fleet_move_seconds"}

@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from millstream.core.client_messages import Ask
 from millstream.core.errors import ConfigError, DeviceError, Overloaded, UnknownSession
 from millstream.fleet.config import read_fleet
 from millstream.fleet.fleet import LiveFleet
@@ -48,7 +49,14 @@ def fleet_of(tmp_path: Path, replicas: Threads) -> LiveFleet:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "says"), [(Threads(), "was not ready within 0.2 s"), (NoRoom(), "no node has room for a replica of tiny")]
+    ("replicas", "says"),
+    [
+        (
+            Threads(),
+            "was not ready within 0.2 s: cannot read weights.safetensors (all of it: /tmp/errors.txt)",
+        ),
+        (NoRoom(), "no node has room for a replica of tiny"),
+    ],
 )
 def test_a_replica_that_never_becomes_ready_is_one_line(tmp_path: Path, replicas: Threads, says: str) -> None:
     fleet = fleet_of(tmp_path, replicas)
@@ -61,7 +69,7 @@ def test_a_replica_that_never_becomes_ready_is_one_line(tmp_path: Path, replicas
 def test_without_replicas_whoever_asks_is_told_so(tmp_path: Path) -> None:
     fleet = fleet_of(tmp_path, Threads())
     with pytest.raises(Overloaded, match="no replica is ready"):
-        asyncio.run(fleet.price({"prompt": "sea"}, "s", key=""))
+        asyncio.run(fleet.price(Ask(prompt="sea"), "s", key=""))
     with pytest.raises(UnknownSession, match="there is no replica"):
         fleet.drain("nobody")
 
@@ -90,7 +98,9 @@ def test_without_replicas_other_peoples_clients_are_told_so_in_their_own_words(t
             ours = await http.get("/v1/models")
             assert (ours.status_code, ours.json()["error"]["code"]) == (503, "refused")
             await app(SOCKET, connect, send)
-            assert (sent[0]["status"], b"no replica is ready" in sent[1]["body"]) == (503, True), "before it is opened"
+            assert (sent[0]["status"], b"no replica is ready" in sent[1]["body"]) == (503, True), (
+                "before it is opened"
+            )
 
     asyncio.run(ask())
 

@@ -89,7 +89,9 @@ def test_a_session_that_moves_gets_no_further_ahead_of_its_viewer(fleet: SmallFl
             chunk = client.next_chunk()
             assert chunk is not None
             dry_at = max(dry_at, time.monotonic()) + chunk.header.frames / chunk.fps
-            assert dry_at - time.monotonic() <= live.config["lead_s"] + 0.5, f"chunk {number} came before its time"
+            assert dry_at - time.monotonic() <= live.config["lead_s"] + 0.5, (
+                f"chunk {number} came before its time"
+            )
             if number == 1:
                 move(fleet, live.session)
 
@@ -105,12 +107,19 @@ def test_what_is_asked_of_a_session_while_it_moves_is_done_where_it_goes(
         client.next_chunk()
         home = fleet.place_of(live.session)
         for name in fleet.running.ready:
-            monkeypatch.setattr(fleet.servers[name].hub.keeper, "find", slow(fleet.servers[name].hub.keeper.find, arrives))
+            monkeypatch.setattr(
+                fleet.servers[name].hub.keeper, "find", slow(fleet.servers[name].hub.keeper.find, arrives)
+            )
         try:
             pool.submit(move, fleet, live.session)
-            wait_until(lambda: fleet.servers[home].hub.live_sessions[live.session].departure.is_open, "it is about to leave")
+            wait_until(
+                lambda: fleet.servers[home].hub.live_sessions[live.session].handoff.is_open,
+                "it is about to leave",
+            )
             saving = pool.submit(client.save)
-            forking = pool.submit(httpx2.post, f"{fleet.url}/v1/sessions/{live.session}/forks", json={}, timeout=60)
+            forking = pool.submit(
+                httpx2.post, f"{fleet.url}/v1/sessions/{live.session}/forks", json={}, timeout=60
+            )
             assert not wait((saving, forking), timeout=0.3).done, "they wait for the move"
         finally:
             arrives.set()
@@ -134,7 +143,8 @@ def slow(find: Any, arrives: threading.Event) -> Any:
 
 def move(fleet: SmallFleet, session: str) -> None:
     """To any other replica that takes somebody, once the gateway has heard of it."""
-    running, home = fleet.running, fleet.place_of(session)
+    running = fleet.running
+    home = fleet.place_of(session)
 
     def begins(target: str) -> bool:
         with suppress(UnknownSession):
@@ -151,7 +161,9 @@ def test_a_second_copy_of_a_session_is_given_up_and_whoever_came_to_it_looks_els
 ) -> None:
     fetched = list[str]()
     fetch = SharedFiles.fetch
-    monkeypatch.setattr(SharedFiles, "fetch", lambda self, place, target: fetched.append(place) or fetch(self, place, target))
+    monkeypatch.setattr(
+        SharedFiles, "fetch", lambda self, place, target: fetched.append(place) or fetch(self, place, target)
+    )
     with connect(fleet.url, format="raw") as client, ExitStack() as stack:
         live = client.start(SEA)
         client.next_chunk()
@@ -163,7 +175,9 @@ def test_a_second_copy_of_a_session_is_given_up_and_whoever_came_to_it_looks_els
         for each in lost:
             with pytest.raises(ConnectionClosed):
                 each.hear("ended")
-        assert not [message for each in lost for message in each.heard if message["type"] in ("ended", "error")]
+        assert not [
+            message for each in lost for message in each.heard if message["type"] in ("ended", "error")
+        ]
         assert len(fetched) == 1, "its state is fetched once, however many come"
         wait_until(lambda: live.session not in fleet.servers[other].hub.live_sessions, "it is given up")
         assert sorted(digests(client, 2)) == [1, 2]
@@ -171,11 +185,19 @@ def test_a_second_copy_of_a_session_is_given_up_and_whoever_came_to_it_looks_els
 
 
 def test_a_replica_has_no_line_of_its_own_for_sessions_that_come_back(fleet: SmallFleet) -> None:
-    with connect(fleet.url, format="raw") as client, connect(fleet.url, format="raw") as neighbour, ExitStack() as stack:
+    with (
+        connect(fleet.url, format="raw") as client,
+        connect(fleet.url, format="raw") as neighbour,
+        ExitStack() as stack,
+    ):
         live = client.start(SEA)
         client.next_chunk()
         move(fleet, neighbour.start(SEA).session)
-        (other,) = [name for name in fleet.running.ready if fleet.sessions_on(name) and name != fleet.place_of(live.session)]
+        (other,) = [
+            name
+            for name in fleet.running.ready
+            if fleet.sessions_on(name) and name != fleet.place_of(live.session)
+        ]
         admission = fleet.servers[other].hub.service.table.admission
         before = admission.config
         try:
@@ -227,7 +249,9 @@ def test_where_storage_is_full_people_are_told_once_and_steer_all_the_same(
         assert sum("full or gone" in note for note in client.notes) == 1
 
 
-def test_a_move_that_storage_fails_is_called_off_and_the_stream_goes_on(fleet: SmallFleet, tmp_path: Path) -> None:
+def test_a_move_that_storage_fails_is_called_off_and_the_stream_goes_on(
+    fleet: SmallFleet, tmp_path: Path
+) -> None:
     events = fleet.running.fleet.notes.events
     with connect(fleet.url, format="raw") as client:
         live = client.start(SEA)
@@ -249,4 +273,6 @@ def test_a_move_that_storage_fails_is_called_off_and_the_stream_goes_on(fleet: S
         wait_until(lambda: fleet.place_of(live.session) != home, "it is tried again")
         seen |= digests(client, 2)
         assert sorted(seen) == [1, 2, 3, 4]
-        assert sum("is not kept" in note for note in client.notes) == 1, "told once, for a move and two controls"
+        assert sum("is not kept" in note for note in client.notes) == 1, (
+            "told once, for a move and two controls"
+        )

@@ -18,7 +18,11 @@ pytestmark = [screen.needs_chromium, pytest.mark.slow]
 
 
 def test_the_page_follows_its_session_from_replica_to_replica(tmp_path: Path) -> None:
-    with small_fleet(tmp_path) as fleet, screen.chromium() as chrome, screen.greeted(chrome, fleet.url) as page:
+    with (
+        small_fleet(tmp_path) as fleet,
+        screen.chromium() as chrome,
+        screen.greeted(chrome, fleet.url) as page,
+    ):
         screen.start(page, "a kite")
         screen.wait_until_moving(page)
         ((session_id, home),) = [
@@ -32,7 +36,11 @@ def test_the_page_follows_its_session_from_replica_to_replica(tmp_path: Path) ->
         wait_until(lambda: any(viewer.follows for viewer in there.viewers), "the page has gone along")
         screen.wait_until_moving(page)
         expect(screen.phase(page)).to_have_text("live")
-        labels = page.get_by_role("region", name="Timeline").locator(".cell > span:first-of-type").all_inner_texts()
+        labels = (
+            page.get_by_role("region", name="Timeline")
+            .locator(".cell > span:first-of-type")
+            .all_inner_texts()
+        )
         assert [int(text) for text in labels] == list(range(len(labels))), "without a hole or a repetition"
         with chrome.new_context() as context:
             watching = context.new_page()

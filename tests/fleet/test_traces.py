@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs OpenTelemetry: pip install 'millstream[otel]'")
+pytest.importorskip(
+    "opentelemetry.exporter.otlp.proto.http", reason="needs OpenTelemetry: pip install 'millstream[otel]'"
+)
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -59,7 +61,9 @@ def collector() -> Iterator[tuple[str, list[Any]]]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             request = ExportTraceServiceRequest()
-            request.ParseFromString(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
+            request.ParseFromString(
+                gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
+            )
             for resource in request.resource_spans:
                 spans.extend(span for scope in resource.scope_spans for span in scope.spans)
             self.send_response(200)
@@ -80,12 +84,38 @@ def collector() -> Iterator[tuple[str, list[Any]]]:
 
 @pytest.mark.slow
 def test_every_rank_sends_its_part_of_the_trace(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "millstream", "generate", "sea", "--model", "wan-tiny", "--weights", "random", "--quiet"]
-    words += ["--device", "cpu", "--dtype", "float32", "--size", "32x48", "--chunks", "2", "--topology", "front+tp2"]
+    words = [
+        sys.executable,
+        "-m",
+        "millstream",
+        "generate",
+        "sea",
+        "--model",
+        "wan-tiny",
+        "--weights",
+        "random",
+        "--quiet",
+    ]
+    words += [
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+        "--size",
+        "32x48",
+        "--chunks",
+        "2",
+        "--topology",
+        "front+tp2",
+    ]
     with collector() as (url, spans):
         environment = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OMP_NUM_THREADS": "1"}
-        subprocess.run([*words, "--out", str(tmp_path / "clip.mp4")], env=environment, check=True, timeout=120)
+        subprocess.run(
+            [*words, "--out", str(tmp_path / "clip.mp4")], env=environment, check=True, timeout=120
+        )
     ranks: defaultdict[bytes, list[int]] = defaultdict(list)
     for span in spans:
         ranks[span.trace_id] += [value.value.int_value for value in span.attributes if value.key == "rank"]
-    assert [1, 1, 2, 2] in map(sorted, ranks.values()), "two chunks on two ranks; warming up is another session"
+    assert [1, 1, 2, 2] in map(sorted, ranks.values()), (
+        "two chunks on two ranks; warming up is another session"
+    )

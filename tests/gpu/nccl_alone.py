@@ -2,7 +2,8 @@
 
     python -m tests.gpu.nccl_alone collectives
 
-What a case finds it prints last, as JSON. Whoever starts it holds it to a time limit: that it ends is half of what it shows.
+What a case finds it prints last, as JSON. Whoever starts it holds it to a time limit: that it ends is half of
+what it shows.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from millstream.core.speed import ALL, of_generator
+from millstream.experiments.peer_memory import PeerMemory, PeerTensorSpread, symmetric_memory
 from millstream.models.fast.apply import quicken
 from millstream.models.fast.recorded import GraphRecorder, RecordedStack
 from millstream.parallel.apply import disconnect
@@ -26,7 +28,6 @@ from millstream.parallel.collectives import NCCL, RankGroup
 from millstream.parallel.fast_tensor import TensorSpread
 from millstream.parallel.groups import Groups, leave_groups
 from millstream.parallel.mesh_dit import MeshDiT
-from millstream.parallel.peer_memory import PeerMemory, symmetric_memory
 from tests.dist.calls import FOUR_HEADS, flows
 from tests.unit.models_for_tests import dit, relative_error
 from tests.unit.parallel.test_group_of_one import groups_of_one, say_all
@@ -47,7 +48,8 @@ def started() -> Groups:
 
 def collectives() -> dict[str, object]:
     """All of them, on device and host tensors alike."""
-    groups, x = started(), torch.randn(4, 3, device=GPU)
+    groups = started()
+    x = torch.randn(4, 3, device=GPU)
     wrong = [name for name, found in say_all(groups.mesh, x).items() if not torch.equal(found, x)]
     there = [name for name, found in say_all(groups.mesh, x).items() if found.device != GPU]
     host = torch.ones(3)
@@ -59,7 +61,9 @@ def collectives() -> dict[str, object]:
 def graph() -> dict[str, object]:
     """A collective inside a recorded call, replayed over changing inputs."""
     groups = started()
-    stage, x, doubled = groups.stage, torch.zeros(1024, device=GPU), torch.zeros(1024, device=GPU)
+    stage = groups.stage
+    x = torch.zeros(1024, device=GPU)
+    doubled = torch.zeros(1024, device=GPU)
 
     def work() -> None:
         doubled.copy_(stage.sum(2 * x, "test"))
@@ -72,7 +76,8 @@ def graph() -> dict[str, object]:
         refused = True
     work()  # the communicator is there
     torch.cuda.synchronize()
-    replay, wrong = record(work), 0
+    replay = record(work)
+    wrong = 0
     for number in range(100):
         x.fill_(number)
         replay()
@@ -89,15 +94,19 @@ def peers() -> dict[str, object]:
 
 
 def blocks(find: Callable[[RankGroup], PeerMemory | None] = lambda _: None) -> dict[str, object]:
-    """Fast blocks recorded with their sums inside, against the same blocks alone; then forgotten, and the groups are left."""
-    groups, speed = started(), of_generator(ALL)
+    """Fast blocks recorded with their sums inside, against the same blocks alone; then forgotten, and the
+    groups are left."""
+    groups = started()
+    speed = of_generator(ALL)
     stream = dict(chunks=16, window=6, sink=0)
     expected = flows(quicken(dit(WIDE).to(GPU, torch.bfloat16), speed), **stream)
-    spread = TensorSpread(groups.stage, find(groups.stage))
+    peers = find(groups.stage)
+    spread = TensorSpread(groups.stage) if peers is None else PeerTensorSpread(groups.stage, peers)
     share = MeshDiT(quicken(dit(WIDE).to(GPU, torch.bfloat16), speed, spread), groups.stage)
     assert isinstance(share.dit.blocks, RecordedStack)
     found = flows(share, **stream)
-    error, held = relative_error(found.float(), expected.float()), len(groups.stage.recordings)
+    error = relative_error(found.float(), expected.float())
+    held = len(groups.stage.recordings)
     try:
         leave_groups(groups)
         refused = False
@@ -111,7 +120,8 @@ def restart() -> dict[str, object]:
     """One group after the other in one process, the second after an orderly end, the third after an abort."""
     sums = []
     for how in ("left", "aborted", "left"):
-        groups, x = started(), torch.ones(8, device=GPU)
+        groups = started()
+        x = torch.ones(8, device=GPU)
         sums.append(groups.mesh.sum(x, "test").sum().item())
         if how == "aborted":
             torch.cuda._sleep(CYCLES_A_SECOND // 2)
@@ -124,8 +134,9 @@ def restart() -> dict[str, object]:
 
 
 def timeout() -> dict[str, object]:
-    """A sum behind work that takes far longer than the limit: the process is not to live on. Once torch's watchdog has seen
-    that, it waits for dumps four times as long as it is told, a minute by default, and only then ends the process."""
+    """A sum behind work that takes far longer than the limit: the process is not to live on. Once torch's
+    watchdog has seen that, it waits for dumps four times as long as it is told, a minute by default, and only
+    then ends the process."""
     for library in ("NCCL", "FR"):
         os.environ[f"TORCH_{library}_WAIT_TIMEOUT_DUMP_MILSEC"] = "500"
     torch.cuda.set_device(GPU)
@@ -134,7 +145,8 @@ def timeout() -> dict[str, object]:
     dist.all_reduce(x)
     torch.cuda.synchronize()
     torch.cuda._sleep(20 * CYCLES_A_SECOND)
-    work, begun = dist.all_reduce(x, async_op=True), time.monotonic()
+    work = dist.all_reduce(x, async_op=True)
+    begun = time.monotonic()
     while (seconds := time.monotonic() - begun) < STAYS_S:
         print(f"{seconds:.0f} s: the sum is {'done' if work.is_completed() else 'under way'}", flush=True)
         time.sleep(1.0)

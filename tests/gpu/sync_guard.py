@@ -1,8 +1,9 @@
-"""Which thread of this process waits for a GPU, and how: explicitly, or hidden in a copy or in reading a number.
+"""Record of the threads of this process that wait for a GPU, and how: explicitly, or hidden in a copy or in
+reading a number.
 
-torch's own watch for hidden waits (`set_sync_debug_mode`) is one for the whole process, but it warns on the thread that waits:
-the warnings are taken here and counted by thread. Waiting for an event, a stream or the device is not among them and is noted
-by wrappers.
+torch's own watch for hidden waits (`set_sync_debug_mode`) is one for the whole process, but it warns on the
+thread that waits: the warnings are taken here and counted by thread. Waiting for an event, a stream or the
+device is not among them and is noted by wrappers.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class SyncGuard:
             setattr(owner, name, self._noting(f"{owner.__name__}.{name}", function))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for owner, name, function in self._own:
             setattr(owner, name, function)
         torch.cuda.set_sync_debug_mode(self._before)
@@ -55,7 +58,9 @@ class SyncGuard:
 
         return noted
 
-    def _warned(self, message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
+    def _warned(
+        self, message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
+    ) -> None:
         if "called a synchronizing" in str(message):  # another warning, once, says that this watch is new
             self._note(f"{HIDDEN} at {filename}:{lineno}")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from millstream.course.chapters.cpu_overhead.cuda_graphs import eager_step, recorded_step, written
-from millstream.course.chapters.rl_system.weight_update import on_a_gpu
-from millstream.course.tinylm.training import fresh
+from course.chapters.cpu_overhead.cuda_graphs import eager_step, recorded_step, written
+from course.chapters.rl_system.weight_update import on_a_gpu
+from course.tinylm.training import fresh
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

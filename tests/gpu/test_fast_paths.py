@@ -39,7 +39,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the libraries that compile kernels
 ]
 
-GPU, BF16 = torch.device("cuda"), torch.bfloat16
+GPU = torch.device("cuda")
+BF16 = torch.bfloat16
 DIT = DiTConfig(layers=3, width=256, heads=2, ffn=512, channels=16, text_width=64, text_tokens=128)
 GRID = (6, 10)
 
@@ -55,11 +56,17 @@ def restored(found: Tensor | Rows8) -> Tensor:
 @pytest.mark.parametrize("width", [1536, 5120])
 @pytest.mark.parametrize("fp8", [False, True])
 def test_rows_equal_their_twins(width: int, fp8: bool) -> None:
-    x, y, levels, weight, bias = random(96, width), random(96, width), random(3, 6, width), random(width), random(width)
-    lse, tolerance = torch.rand(width // 128, 96, device=GPU) + 6, 0.02 if fp8 else 4e-3
+    x = random(96, width)
+    y = random(96, width)
+    levels = random(3, 6, width)
+    weight = random(width)
+    bias = random(width)
+    lse = torch.rand(width // 128, 96, device=GPU) + 6
+    tolerance = 0.02 if fp8 else 4e-3
 
     def everything() -> list[Tensor]:
-        kept, added = x.clone(), x.clone()
+        kept = x.clone()
+        added = x.clone()
         add_gated(added, y, levels[:, 5])
         return [
             added.float(),
@@ -78,17 +85,24 @@ def test_rows_equal_their_twins(width: int, fp8: bool) -> None:
     assert all(relative_error(a, b) <= tolerance for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize(("heads", "queries", "keys"), [(12, 4680, 14040), (40, 2160, 4320)], ids=["1.3B", "14B"])
+@pytest.mark.parametrize(
+    ("heads", "queries", "keys"), [(12, 4680, 14040), (40, 2160, 4320)], ids=["1.3B", "14B"]
+)
 @torch.inference_mode()
 def test_attention_in_even_waves_is_as_exact_as_in_one_call(heads: int, queries: int, keys: int) -> None:
-    q, k, v = (random(1, count, heads, 128) for count in (queries, -(-keys // 128) * 128, -(-keys // 128) * 128))
+    q, k, v = (
+        random(1, count, heads, 128) for count in (queries, -(-keys // 128) * 128, -(-keys // 128) * 128)
+    )
     k[:, keys:] = 0
     v[:, keys:] = 0
     waves = waves_of(q, k)
     if waves is None:
         pytest.skip("waves were counted on Hopper cards, and on one with as many processors as an H200")
     rest = slice(waves.queries, None)
-    whole, apart = (finish_attention(attend_in_shares(q, k, v, how), k.shape[1] - keys, fp8=False) for how in (None, waves))
+    whole, apart = (
+        finish_attention(attend_in_shares(q, k, v, how), k.shape[1] - keys, fp8=False)
+        for how in (None, waves)
+    )
     a, b, c = (x.float().transpose(1, 2) for x in (q[:, rest], k[:, :keys], v[:, :keys]))
     exact = F.scaled_dot_product_attention(a, b, c).transpose(1, 2)[0].flatten(1)
     assert torch.equal(apart[: waves.queries], whole[: waves.queries])
@@ -97,8 +111,11 @@ def test_attention_in_even_waves_is_as_exact_as_in_one_call(heads: int, queries:
 
 @torch.inference_mode()
 def test_words_are_zeroed_by_kernels_to_the_same_bits() -> None:
-    q, k, v = random(1, 1024, 12, 128), random(1, 2048, 12, 128), random(1, 2048, 12, 128)
-    expected, out = attend(q, k, v), torch.empty_like(q)
+    q = random(1, 1024, 12, 128)
+    k = random(1, 2048, 12, 128)
+    v = random(1, 2048, 12, 128)
+    expected = attend(q, k, v)
+    out = torch.empty_like(q)
     zeroer = MemsetReplacer.on(torch.device("cuda", 0))
     if zeroer is None:
         pytest.skip("the driver's Python interface is not installed, or older than 13")
@@ -116,13 +133,21 @@ def test_words_are_zeroed_by_kernels_to_the_same_bits() -> None:
 
 @torch.inference_mode()
 def test_heads_that_have_travelled_are_those_of_a_ring_that_was_written_at_once() -> None:
-    """Of the 1.3B over two ranks. Queries are read where they lie, between keys and values, and give the same bits."""
-    tokens, heads, parts = 3 * 1560, 12, 2
-    qkv, weights = random(tokens, 3 * 128 * heads), random(2, 128 * heads)
+    """Shapes of the 1.3B over two ranks. Queries are read where they lie, between keys and values, and give
+    the same bits."""
+    tokens = 3 * 1560
+    heads = 12
+    parts = 2
+    qkv = random(tokens, 3 * 128 * heads)
+    weights = random(2, 128 * heads)
     phases = frame_phases(torch.tensor([900, 901, 902], device=GPU), (30, 52), 128)
     index = torch.arange(tokens, 2 * tokens, device=GPU)
-    whole = [random(-(-3 * tokens // 128) * 128, heads, 128) for _ in range(2)]  # a round number, as a ring has
-    shares = [[each.unflatten(1, (parts, -1))[:, part].contiguous() for each in whole] for part in range(parts)]
+    whole = [
+        random(-(-3 * tokens // 128) * 128, heads, 128) for _ in range(2)
+    ]  # a round number, as a ring has
+    shares = [
+        [each.unflatten(1, (parts, -1))[:, part].contiguous() for each in whole] for part in range(parts)
+    ]
     (queries,) = write_ring(qkv[None], *weights, phases, index, *(each[None] for each in whole), eps=1e-6)
     answers = []
     for part, turned_L3MH in enumerate(turn_heads(qkv, *weights, phases, parts, eps=1e-6)):
@@ -131,10 +156,14 @@ def test_heads_that_have_travelled_are_those_of_a_ring_that_was_written_at_once(
         q, k, v = turned_L3MH[None, :, 0], *(each[None] for each in shares[part])
         assert relative_error(q[0].float(), queries[:, mine].float()) <= 4e-3
         assert all(
-            relative_error(one.float(), all_[:, mine].float()) <= 4e-3 for one, all_ in zip(shares[part], whole, strict=True)
+            relative_error(one.float(), all_[:, mine].float()) <= 4e-3
+            for one, all_ in zip(shares[part], whole, strict=True)
         )
         for waves in (None, waves_of(q, k)):
-            lying, copied = (finish_attention(attend_in_shares(each, k, v, waves), 0, fp8=True) for each in (q, q.contiguous()))
+            lying, copied = (
+                finish_attention(attend_in_shares(each, k, v, waves), 0, fp8=True)
+                for each in (q, q.contiguous())
+            )
             assert torch.equal(restored(lying), restored(copied))
         answers.append(attend(q, k, v)[0].flatten(1))
     for fp8 in (False, True):
@@ -145,7 +174,9 @@ def test_heads_that_have_travelled_are_those_of_a_ring_that_was_written_at_once(
 @pytest.mark.parametrize("heads", [12, 40])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_a_written_ring_equals_its_twin(heads: int, batch: int) -> None:
-    qkv, weight_q, weight_k = random(batch, 180, 3 * 128 * heads), random(128 * heads), random(128 * heads)
+    qkv = random(batch, 180, 3 * 128 * heads)
+    weight_q = random(128 * heads)
+    weight_k = random(128 * heads)
     phases = frame_phases(torch.tensor([900, 901, 902], device=GPU), GRID, 128)
     index = torch.randperm(400, device=GPU)[:180]
 
@@ -161,12 +192,20 @@ def test_a_written_ring_equals_its_twin(heads: int, batch: int) -> None:
 
 @pytest.mark.parametrize("channels", [96, 192, 384])
 def test_pictures_equal_their_twins(channels: int) -> None:
-    whole, phases = random(4, 6, 10, channels), random(4, 4, 6, 4, channels)
-    residual, bias, weight = random(4, 6, 10, channels), random(channels), random(channels)
-    double, planes, of_three = random(4, 6, 10, 2 * channels), 0.1 * random(TAPS * 3 + 7, 6, 8, 12), random(3)
+    whole = random(4, 6, 10, channels)
+    phases = random(4, 4, 6, 4, channels)
+    residual = random(4, 6, 10, channels)
+    bias = random(channels)
+    weight = random(channels)
+    double = random(4, 6, 10, 2 * channels)
+    planes = 0.1 * random(TAPS * 3 + 7, 6, 8, 12)
+    of_three = random(3)
 
     def everything() -> list[Tensor]:
-        canvases = [torch.zeros(4 + PAST, 6 + 2 * pad, 10 + 2 * pad, channels, device=GPU, dtype=BF16) for pad in (0, 1)]
+        canvases = [
+            torch.zeros(4 + PAST, 6 + 2 * pad, 10 + 2 * pad, channels, device=GPU, dtype=BF16)
+            for pad in (0, 1)
+        ]
         kept = merge_onto(whole, bias, residual, weight, canvases[0], keep=True)
         merge_onto(phases, bias, None, weight, canvases[1], pad=1)
         assert kept is not None
@@ -226,7 +265,8 @@ def test_noise_in_one_kernel_is_the_same_noise() -> None:
 
 
 def test_noise_of_many_rows_is_each_ones_own() -> None:
-    seeds, name = torch.tensor([3, 2**40 + 3], device=GPU), dict(epoch=2, chunk=7, step=1)
+    seeds = torch.tensor([3, 2**40 + 3], device=GPU)
+    name = dict(epoch=2, chunk=7, step=1)
     found = gaussian_rows((3, 16, 60, 104), seeds, **name)
     each = [gaussian((3, 16, 60, 104), seed=seed, **name, device=GPU) for seed in seeds.tolist()]
     assert torch.equal(found, torch.stack(each))
@@ -234,7 +274,13 @@ def test_noise_of_many_rows_is_each_ones_own() -> None:
 
 def ring(*, sink: int = 0, positions: str = "absolute") -> KVRing:
     shape = RingShape(
-        layers=DIT.layers, heads=DIT.heads, head_width=DIT.head_width, grid=GRID, window=7, sink=sink, positions=positions
+        layers=DIT.layers,
+        heads=DIT.heads,
+        head_width=DIT.head_width,
+        grid=GRID,
+        window=7,
+        sink=sink,
+        positions=positions,
     )
     return KVRing(shape, device=GPU, dtype=BF16)
 
@@ -286,11 +332,13 @@ def test_recorded_calls_give_the_same_bits(fp8: tuple[str, ...]) -> None:
 @torch.inference_mode()
 def test_sessions_that_share_calls_stay_apart() -> None:
     fast = quicken(dit(DIT).to(GPU, BF16), Speed(blocks=True, round_keys=True))
-    rings, prompts = [ring(), ring()], [fast.read_prompt(random(1, 128, 64)) for _ in range(2)]
+    rings = [ring(), ring()]
+    prompts = [fast.read_prompt(random(1, 128, 64)) for _ in range(2)]
     for each in rings:
         each.place([0, 1, 2])
     rings[1].place([3, 4, 5])
-    latents, level = random(2, 3, 16, 12, 20), torch.full((2, 3), 700.0, device=GPU)
+    latents = random(2, 3, 16, 12, 20)
+    level = torch.full((2, 3), 700.0, device=GPU)
     alone = [fast(latents[i : i + 1], level[:1], rings[i], prompts[i]) for i in range(2)]
     together = fast(latents, level, JointMemory(rings), join_prompts(prompts))
     assert relative_error(together.float(), torch.cat(alone).float()) <= 0.02
@@ -326,7 +374,8 @@ def test_the_fast_encoder_equals_the_plain_one(own: bool) -> None:
 
 @torch.inference_mode()
 def test_passes_on_two_streams_do_not_paint_over_each_other() -> None:
-    fast, beside = FastVAE(vae(VAEConfig()).to(GPU, BF16)), torch.cuda.Stream()
+    fast = FastVAE(vae(VAEConfig()).to(GPU, BF16))
+    beside = torch.cuda.Stream()
     one, other = random(2, 1, 3, 16, 16, 24).unbind(0)
     _, state = fast.decode(one)
     expected = [fast.decode(latents, state)[0] for latents in (one, other)]
@@ -337,7 +386,11 @@ def test_passes_on_two_streams_do_not_paint_over_each_other() -> None:
             there = fast.decode(other, state)[0]
         found.append((fast.decode(one, state)[0], there))
     torch.cuda.synchronize()
-    assert all(relative_error(a.float(), b.float()) <= 5e-3 for pair in found for a, b in zip(pair, expected, strict=True))
+    assert all(
+        relative_error(a.float(), b.float()) <= 5e-3
+        for pair in found
+        for a, b in zip(pair, expected, strict=True)
+    )
 
 
 def test_the_same_seed_gives_the_same_bits_with_everything_on() -> None:
@@ -349,8 +402,11 @@ def test_the_same_seed_gives_the_same_bits_with_everything_on() -> None:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @torch.inference_mode()
 def test_fast_calls_never_wait_for_the_device() -> None:
-    model, memory = quicken(dit(DIT).to(GPU, BF16), Speed(blocks=True, round_keys=True, fp8=FP8_GROUPS)), ring()
-    cross, latents, level = model.read_prompt(random(1, 128, 64)), random(1, 3, 16, 12, 20), torch.zeros(1, 3, device=GPU)
+    model = quicken(dit(DIT).to(GPU, BF16), Speed(blocks=True, round_keys=True, fp8=FP8_GROUPS))
+    memory = ring()
+    cross = model.read_prompt(random(1, 128, 64))
+    latents = random(1, 3, 16, 12, 20)
+    level = torch.zeros(1, 3, device=GPU)
     memory.place([0, 1, 2])
     model(latents, level, memory, cross)
     torch.cuda.set_sync_debug_mode("error")

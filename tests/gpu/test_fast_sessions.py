@@ -1,6 +1,8 @@
-"""Sessions on the fast path of one GPU: recorded before they are served, saved and replayed, given back. Skipped without one.
+"""Sessions on the fast path of one GPU: recorded before they are served, saved and replayed, given back.
+Skipped without one.
 
-Needs torch, safetensors, msgspec, numpy, Triton and the model that comes with the package; nothing of the server.
+Needs torch, safetensors, msgspec, numpy, Triton and the model that comes with the package; nothing of the
+server.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from millstream.engine.speed_choice import automatic_speed
 from millstream.models.fast.recorded import RecordedStack
 from millstream.models.fast.spread import Run
 from millstream.serving.admission_types import AdmissionConfig
+from millstream.serving.chunk_time_probe import PREPARED
 from millstream.serving.service import Service
-from millstream.serving.trials import PREPARED
 from millstream.session.journal import JournalWriter, read_journal
 from millstream.session.session import Session
 from tests.unit.models_for_tests import relative_error
@@ -31,12 +33,20 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the libraries that compile kernels
 ]
 
-GPU, BF16 = torch.device("cuda"), torch.bfloat16
+GPU = torch.device("cuda")
+BF16 = torch.bfloat16
 PATIENCE_S = 120.0
 
 
 def mini(speed: Speed, *, offload_text: bool = False) -> Engine:
-    return Engine("wan-mini", weights="random:3", device="cuda", dtype="bfloat16", speed=speed, offload_text=offload_text)
+    return Engine(
+        "wan-mini",
+        weights="random:3",
+        device="cuda",
+        dtype="bfloat16",
+        speed=speed,
+        offload_text=offload_text,
+    )
 
 
 def digests(session: Session, chunks: int) -> list[str]:
@@ -80,7 +90,9 @@ def test_a_service_is_ready_when_its_calls_are_recorded_and_a_closed_session_giv
     assert isinstance(blocks, RecordedStack)
     people = min(PREPARED, engine.recorded_places(engine.spec.stream))
     recorded = 2 * engine.spec.stream.chunks_to_fill * people
-    assert len(blocks._recordings) == recorded, "steps and commits of a window that fills, and of a full one, for each to come"
+    assert len(blocks._recordings) == recorded, (
+        "steps and commits of a window that fills, and of a full one, for each to come"
+    )
     before = held_bytes()
     with engine.session("sea") as session:
         digests(session, 8)
@@ -91,11 +103,14 @@ def test_a_service_is_ready_when_its_calls_are_recorded_and_a_closed_session_giv
 
 
 def test_who_comes_next_finds_what_was_recorded_for_who_left() -> None:
-    """However the memory between them is used: three people again and again, and pictures of another size among them."""
+    """However the memory between them is used: three people again and again, and pictures of another size
+    among them."""
     engine = mini(ALL)
     blocks = engine.generator.dit.blocks
     assert isinstance(blocks, RecordedStack)
-    record, made, rounds = blocks._record, [], []
+    record = blocks._record
+    made = []
+    rounds = []
 
     def counted(run: Run) -> Run:
         made.append(run)
@@ -115,18 +130,23 @@ def test_who_comes_next_finds_what_was_recorded_for_who_left() -> None:
 
 
 def test_a_journal_of_everything_replays_to_the_same_bits(tmp_path: Path) -> None:
-    engine, path = mini(ALL), tmp_path / "run.jsonl"
+    engine = mini(ALL)
+    path = tmp_path / "run.jsonl"
     config = engine.stream_config(seed=4)
     with JournalWriter(path, engine.journal_header(config, "session")) as lines:
         digests(engine.session("sea", config=config, journal=lines, session_id="session"), 9)
     journal = read_journal(path)
     assert journal.header.speed == engine.speed
     assert [each.identical for each in replay(engine, journal)] == [True] * 9, "in an engine with recordings"
-    assert [each.identical for each in replay(mini(journal.header.speed), journal)] == [True] * 9, "in a fresh one"
+    assert [each.identical for each in replay(mini(journal.header.speed), journal)] == [True] * 9, (
+        "in a fresh one"
+    )
 
 
 def test_a_session_saved_fast_goes_on_plain(tmp_path: Path) -> None:
-    fast, plain, path = mini(ALL), mini(Speed()), tmp_path / "saved.safetensors"
+    fast = mini(ALL)
+    plain = mini(Speed())
+    path = tmp_path / "saved.safetensors"
     assert fast.fingerprint() == plain.fingerprint()
     with fast.session("sea", seed=5) as session:
         digests(session, 6)

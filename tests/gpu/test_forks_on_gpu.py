@@ -1,4 +1,5 @@
-"""Branches of a session on the fast path of one GPU: recorded calls, later commits, host memory. Skipped without one."""
+"""Branches of a session on the fast path of one GPU: recorded calls, later commits, host memory. Skipped
+without one."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the libraries that compile kernels
 ]
 
-PAST, CHUNKS = 8, 12
+PAST = 8
+CHUNKS = 12
 SPEEDS = {"plain": Speed(), "all": ALL, "low attention": replace(ALL, low_attention=True)}
 
 
@@ -32,7 +34,9 @@ def mini(speed: Speed) -> Engine:
 
 def planned(engine: Engine, **stream: object) -> tuple[list[Parcel], list[str]]:
     """A session's parcels, and the digests it gives alone."""
-    session, parcels, digests = engine.session("sea", seed=4, **stream), [], []
+    session = engine.session("sea", seed=4, **stream)
+    parcels = []
+    digests = []
     for _ in range(CHUNKS):
         parcel = plan_chunk(session)
         assert parcel is not None
@@ -44,7 +48,9 @@ def planned(engine: Engine, **stream: object) -> tuple[list[Parcel], list[str]]:
 
 
 def run(engine: Engine, parcel: Parcel, name: str) -> str:
-    delivery = engine.generator.run(replace(parcel, envelope=msgspec.structs.replace(parcel.envelope, session_id=name)))
+    delivery = engine.generator.run(
+        replace(parcel, envelope=msgspec.structs.replace(parcel.envelope, session_id=name))
+    )
     assert delivery.result.ok, delivery.result.error
     return digest(delivery.latents_out)
 
@@ -94,7 +100,7 @@ def test_a_fork_takes_no_memory_and_one_beyond_the_card_is_refused() -> None:
     parcels, _ = planned(engine)
     for parcel in parcels[:PAST]:
         run(engine, parcel, "one")
-    engine.generator.settle_commit("one")
+    engine.generator.run_commit("one")
     before = torch.cuda.memory_allocated()
     for number in range(16):
         engine.generator.fork("one", f"branch {number}")

@@ -1,4 +1,5 @@
-"""Envelopes and latents pass between front and mesh while a GPU is busy: no thread of the link waits for it in secret."""
+"""Envelopes and latents pass between front and mesh while a GPU is busy: no thread of the link waits for it
+in secret."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 GPU = torch.device("cuda")
 A_SECOND = 2_000_000_000
 """Cycles, about."""
-MAIN, LINK, SENDER = "MainThread", "millstream-link", "millstream-send"
+MAIN = "MainThread"
+LINK = "millstream-link"
+SENDER = "millstream-send"
 
 
 @pytest.fixture
@@ -60,11 +63,14 @@ def test_the_guard_sees_every_way_to_wait(work: Callable[[torch.Tensor], object]
 
 
 def test_the_guard_says_nothing_of_copies_that_nobody_waits_for() -> None:
-    x, there = torch.ones(4, device=GPU), torch.ones(4, pin_memory=True)
+    x = torch.ones(4, device=GPU)
+    there = torch.ones(4, pin_memory=True)
     assert waits_of(lambda: (HostCopy(x, beside=True), there.to(GPU, non_blocking=True))) == []
 
 
-def test_a_chunk_leaves_and_its_answer_is_heard_while_the_device_is_busy_with_other_work(mesh: EchoMesh) -> None:
+def test_a_chunk_leaves_and_its_answer_is_heard_while_the_device_is_busy_with_other_work(
+    mesh: EchoMesh,
+) -> None:
     transport = MeshTransport(lambda: mesh, GPU)
     transport.post([parcel(1, torch.ones(SHAPE, device=GPU))]).result()  # pinned memory is there, streams too
     torch.cuda.synchronize()
@@ -113,8 +119,11 @@ def until_copied(way: Literal["there", "back"]) -> None:
         time.sleep(0.001)
 
 
-def test_an_answer_is_on_the_device_before_the_work_that_was_queued_there_and_for_all_that_is_queued_after_it() -> None:
-    host, busy = torch.randn(SHAPE).pin_memory(), torch.cuda.Event()
+def test_an_answer_is_on_the_device_before_the_work_that_was_queued_there_and_for_all_that_is_queued_after_it() -> (
+    None
+):
+    host = torch.randn(SHAPE).pin_memory()
+    busy = torch.cuda.Event()
     warm_up(host)
     torch.cuda._sleep(A_SECOND)
     busy.record()
@@ -128,11 +137,13 @@ def test_an_answer_is_on_the_device_before_the_work_that_was_queued_there_and_fo
 
 
 def test_an_answers_memory_is_not_given_out_again_before_it_was_read() -> None:
-    host, zeros = torch.randn(SHAPE).pin_memory(), torch.zeros(SHAPE).pin_memory()
+    host = torch.randn(SHAPE).pin_memory()
+    zeros = torch.zeros(SHAPE).pin_memory()
     warm_up(host)
     torch.cuda._sleep(A_SECOND)
     there = brought(host, GPU)
-    doubled, place = 2 * there, there.data_ptr()
+    doubled = 2 * there
+    place = there.data_ptr()
     del there
     again = brought(zeros, GPU)
     assert again.data_ptr() != place
@@ -140,7 +151,8 @@ def test_an_answers_memory_is_not_given_out_again_before_it_was_read() -> None:
 
 
 def test_an_answer_does_not_wait_behind_a_chunk_that_is_still_being_made() -> None:
-    host, busy = torch.randn(SHAPE).pin_memory(), torch.cuda.Event()
+    host = torch.randn(SHAPE).pin_memory()
+    busy = torch.cuda.Event()
     made = torch.zeros(SHAPE, device=GPU)
     HostCopy(made, beside=True).wait()
     warm_up(host)

@@ -1,4 +1,5 @@
-"""Attention in 8 bits, compiled and on the card: kernels against twins, models against plain ones. Skipped elsewhere."""
+"""Attention in 8 bits, compiled and on the card: kernels against twins, models against plain ones. Skipped
+elsewhere."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from millstream.models.fast.apply import quicken
 from millstream.models.joint import JointMemory, join_prompts
 from millstream.ops.backend import only_twins
 from millstream.ops.low_attention import attend_packed
-from millstream.ops.packed import TILE, Packed, PackedQueries
-from millstream.ops.packing import pack_runs
+from millstream.ops.quantise_kv import pack_runs
+from millstream.ops.quantised_kv import TILE, PackedQueries, QuantisedKV
 from millstream.ops.ring_write import write_ring
 from millstream.ops.rope import frame_phases
 from millstream.session.journal import JournalWriter, read_journal
@@ -29,19 +30,21 @@ from tests.unit.models_for_tests import dit, relative_error
 
 pytestmark = [
     pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0), reason="needs a Hopper GPU or a newer one"
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0),
+        reason="needs a Hopper GPU or a newer one",
     ),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the libraries that compile kernels
 ]
 
 LOW = Speed(blocks=True, round_keys=True, low_attention=True)
 SHAPES = pytest.mark.parametrize(
-    ("heads", "head", "queries", "keys"), [(12, 128, 700, 1500), (40, 128, 300, 640), (4, 64, 130, 700), (2, 32, 5, 100)]
+    ("heads", "head", "queries", "keys"),
+    [(12, 128, 700, 1500), (40, 128, 300, 640), (4, 64, 130, 700), (2, 32, 5, 100)],
 )
 
 
-def packed_of(k_RWNH: Tensor, v_RWNH: Tensor) -> Packed:
-    packed = Packed.room(len(k_RWNH), k_RWNH.shape[1], *k_RWNH.shape[2:], device=GPU)
+def packed_of(k_RWNH: Tensor, v_RWNH: Tensor) -> QuantisedKV:
+    packed = QuantisedKV.room(len(k_RWNH), k_RWNH.shape[1], *k_RWNH.shape[2:], device=GPU)
     packed.k_mean_RNH.copy_(k_RWNH.mean(1, dtype=torch.float32))
     packed.v_mean_RNH.copy_(v_RWNH.mean(1, dtype=torch.float32))
     pack_runs(packed, k_RWNH, v_RWNH, torch.zeros(1, dtype=torch.int64, device=GPU), k_RWNH.shape[1])
@@ -54,7 +57,8 @@ def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @SHAPES
 def test_packing_equals_its_twin(heads: int, head: int, queries: int, keys: int) -> None:
-    k, v = random(2, keys, heads, head), random(2, keys, heads, head)
+    k = random(2, keys, heads, head)
+    v = random(2, keys, heads, head)
     found = packed_of(k, v)
     with only_twins():
         expected = packed_of(k, v)
@@ -63,7 +67,8 @@ def test_packing_equals_its_twin(heads: int, head: int, queries: int, keys: int)
 
 
 def test_a_run_packs_the_tiles_it_touches_and_no_other() -> None:
-    k, v = random(2, 1000, 12, 128), random(2, 1000, 12, 128)
+    k = random(2, 1000, 12, 128)
+    v = random(2, 1000, 12, 128)
     packed = packed_of(k, v)
     before = [tensor.clone() for tensor in packed.tensors]
     k.neg_()
@@ -71,14 +76,19 @@ def test_a_run_packs_the_tiles_it_touches_and_no_other() -> None:
     pack_runs(packed, k, v, torch.tensor([600, 0], device=GPU), 60)  # tiles 4 and 5, tile 0
     changed = (packed.k_RWNH != before[0]).any(3).any(2).any(0).unflatten(0, (-1, TILE)).any(1)
     assert changed.tolist() == [True, False, False, False, True, True, False, False]
-    values = (packed.vt_RNHW.float() != before[1].float()).any(2).any(1).any(0).unflatten(0, (-1, TILE)).any(1)
+    values = (
+        (packed.vt_RNHW.float() != before[1].float()).any(2).any(1).any(0).unflatten(0, (-1, TILE)).any(1)
+    )
     assert torch.equal(values, changed)
 
 
 @SHAPES
 def test_attention_equals_its_twin(heads: int, head: int, queries: int, keys: int) -> None:
-    q, k, v = random(2, queries, heads, head), random(2, keys, heads, head), random(2, keys, heads, head)
-    asked, packed = PackedQueries.of(q), packed_of(k, v)
+    q = random(2, queries, heads, head)
+    k = random(2, keys, heads, head)
+    v = random(2, keys, heads, head)
+    asked = PackedQueries.of(q)
+    packed = packed_of(k, v)
     for length in (keys, keys // 2, min(keys, TILE)):
         found = attend_packed(asked, packed, length, dtype=BF16)
         with only_twins():
@@ -87,8 +97,11 @@ def test_attention_equals_its_twin(heads: int, head: int, queries: int, keys: in
 
 
 def test_it_stays_near_float32_and_does_not_shrink() -> None:
-    """Sums of e4m3 products have few places on this card: what is summed must not lose its size over many keys."""
-    q, k, v = random(1, 256, 12, 128), random(1, 14_040, 12, 128), random(1, 14_040, 12, 128) + 3
+    """Sums of e4m3 products have few places on this card: what is summed must not lose its size over many
+    keys."""
+    q = random(1, 256, 12, 128)
+    k = random(1, 14_040, 12, 128)
+    v = random(1, 14_040, 12, 128) + 3
     found = attend_packed(PackedQueries.of(q), packed_of(k, v), 14_040, dtype=torch.float32)
     wanted = exact(q, k, v)
     middle = v.float().mean(1, keepdim=True)
@@ -100,7 +113,9 @@ def test_it_stays_near_float32_and_does_not_shrink() -> None:
 
 @pytest.mark.parametrize("heads", [12, 40])
 def test_queries_are_packed_as_they_are_written(heads: int) -> None:
-    qkv, weight_q, weight_k = random(2, 180, 3 * 128 * heads), random(128 * heads), random(128 * heads)
+    qkv = random(2, 180, 3 * 128 * heads)
+    weight_q = random(128 * heads)
+    weight_k = random(128 * heads)
     phases = frame_phases(torch.tensor([900, 901, 902], device=GPU), GRID, 128)
     index = torch.randperm(400, device=GPU)[:180]
 
@@ -120,7 +135,9 @@ def test_queries_are_packed_as_they_are_written(heads: int) -> None:
 
 @pytest.mark.parametrize(("fp8", "tolerance"), [((), 0.03), (FP8_GROUPS, 0.08)], ids=["bf16", "fp8"])
 @pytest.mark.parametrize("kind", [{}, dict(sink=2, positions="windowed")], ids=["ring", "sink"])
-def test_a_model_stays_near_the_plain_one(fp8: tuple[str, ...], tolerance: float, kind: dict[str, object]) -> None:
+def test_a_model_stays_near_the_plain_one(
+    fp8: tuple[str, ...], tolerance: float, kind: dict[str, object]
+) -> None:
     model = dit(DIT).to(GPU, BF16)
     expected = chunks(deepcopy(model), ring(**kind))
     assert relative_error(chunks(quicken(model, replace(LOW, fp8=fp8)), ring(**kind)), expected) <= tolerance
@@ -128,7 +145,8 @@ def test_a_model_stays_near_the_plain_one(fp8: tuple[str, ...], tolerance: float
 
 @pytest.mark.parametrize("fp8", [(), FP8_GROUPS], ids=["bf16", "fp8"])
 def test_recorded_calls_give_the_same_bits_and_so_does_a_second_run(fp8: tuple[str, ...]) -> None:
-    model, speed = dit(DIT).to(GPU, BF16), replace(LOW, fp8=fp8)
+    model = dit(DIT).to(GPU, BF16)
+    speed = replace(LOW, fp8=fp8)
     plainly = quicken(deepcopy(model), speed)
     expected = chunks(plainly, ring(), 24)
     assert torch.equal(chunks(plainly, ring(), 24), expected)
@@ -140,11 +158,13 @@ def test_recorded_calls_give_the_same_bits_and_so_does_a_second_run(fp8: tuple[s
 @torch.inference_mode()
 def test_sessions_that_share_calls_stay_apart() -> None:
     model = quicken(dit(DIT).to(GPU, BF16), LOW)
-    rings, prompts = [ring(), ring()], [model.read_prompt(random(1, 128, 64)) for _ in range(2)]
+    rings = [ring(), ring()]
+    prompts = [model.read_prompt(random(1, 128, 64)) for _ in range(2)]
     for each in rings:
         each.place([0, 1, 2])
     rings[1].place([3, 4, 5])
-    latents, level = random(2, 3, 16, 12, 20), torch.full((2, 3), 700.0, device=GPU)
+    latents = random(2, 3, 16, 12, 20)
+    level = torch.full((2, 3), 700.0, device=GPU)
     alone = [model(latents[i : i + 1], level[:1], rings[i], prompts[i]) for i in range(2)]
     together = model(latents, level, JointMemory(rings), join_prompts(prompts))
     assert relative_error(together.float(), torch.cat(alone).float()) <= 0.02
@@ -153,8 +173,11 @@ def test_sessions_that_share_calls_stay_apart() -> None:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @torch.inference_mode()
 def test_calls_never_wait_for_the_device() -> None:
-    model, memory = quicken(dit(DIT).to(GPU, BF16), LOW), ring()
-    cross, latents, level = model.read_prompt(random(1, 128, 64)), random(1, 3, 16, 12, 20), torch.zeros(1, 3, device=GPU)
+    model = quicken(dit(DIT).to(GPU, BF16), LOW)
+    memory = ring()
+    cross = model.read_prompt(random(1, 128, 64))
+    latents = random(1, 3, 16, 12, 20)
+    level = torch.zeros(1, 3, device=GPU)
     memory.place([0, 1, 2])
     model(latents, level, memory, cross)
     assert memory.packed is not None
@@ -171,13 +194,16 @@ def test_a_session_replays_to_the_same_bits_and_its_pictures_are_near_the_plain_
     def engine(speed: Speed) -> Engine:
         return Engine("wan-mini", weights="random:3", device="cuda", dtype="bfloat16", speed=speed)
 
-    low, path = engine(replace(ALL, low_attention=True)), tmp_path / "run.jsonl"
+    low = engine(replace(ALL, low_attention=True))
+    path = tmp_path / "run.jsonl"
     config = low.stream_config(seed=4)
     with JournalWriter(path, low.journal_header(config, "session")) as lines:
         made = list(low.session("sea", config=config, journal=lines, session_id="session").stream(9))
     journal = read_journal(path)
     assert journal.header.speed.low_attention
     assert [each.identical for each in replay(low, journal)] == [True] * 9, "in an engine with recordings"
-    assert [each.identical for each in replay(engine(journal.header.speed), journal)] == [True] * 9, "in a fresh one"
+    assert [each.identical for each in replay(engine(journal.header.speed), journal)] == [True] * 9, (
+        "in a fresh one"
+    )
     plain = engine(Speed()).session("sea", config=config).stream(3)
     assert min(psnr(a.frames, b.frames) for a, b in zip(made, plain, strict=False)) >= 30

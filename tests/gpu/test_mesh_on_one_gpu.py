@@ -12,10 +12,10 @@ from torch import Tensor
 
 from millstream.core.speed import ALL, FP8_GROUPS, of_generator
 from millstream.core.topology import FRONT, Topology
+from millstream.experiments.rebalance import HeldCache, move_layers
 from millstream.models.fast.apply import quicken
 from millstream.parallel.groups import Groups, create_groups
 from millstream.parallel.layers import StagedDiT
-from millstream.parallel.rebalance import HeldCache, move_layers
 from tests.dist.calls import FOUR_HEADS, STREAMS, flows, ring_for, whole_flows
 from tests.dist.ranks import run_ranks
 from tests.dist.spread import parallelise
@@ -48,7 +48,11 @@ def fast_shares(rank: int, name: str) -> Iterator[tuple[str, Any, Groups]]:
     groups = create_groups(topology, rank, timeout_s=60)
     if rank != FRONT:
         for precision, speed in SPEEDS.items():
-            yield precision, parallelise(dit(WIDE).to("cuda", torch.bfloat16), topology, groups, speed=speed), groups
+            yield (
+                precision,
+                parallelise(dit(WIDE).to("cuda", torch.bfloat16), topology, groups, speed=speed),
+                groups,
+            )
 
 
 def fast_on_the_gpu(rank: int, name: str) -> dict[str, list[Tensor]]:
@@ -65,7 +69,10 @@ def test_fast_ranks_on_one_gpu_are_as_near_to_float32_as_one_fast_device(name: s
     exact = [flows(dit(WIDE), **stream) for stream in STREAMS]
     _, *ranks = run_ranks(fast_on_the_gpu, Topology.parse(name).world_size, name, timeout_s=180)
     for precision, speed in SPEEDS.items():
-        alone = [flows(quicken(dit(WIDE).to("cuda", torch.bfloat16), speed), **stream).float().cpu() for stream in STREAMS]
+        alone = [
+            flows(quicken(dit(WIDE).to("cuda", torch.bfloat16), speed), **stream).float().cpu()
+            for stream in STREAMS
+        ]
         for found in ranks:
             for mesh, single, wanted in zip(found[precision], alone, exact, strict=True):
                 cost = relative_error(single, wanted)
@@ -74,11 +81,12 @@ def test_fast_ranks_on_one_gpu_are_as_near_to_float32_as_one_fast_device(name: s
 
 
 def recorded_blocks_move(rank: int, name: str) -> dict[str, tuple[Tensor, Tensor, list[int]]]:
-    """Flows of a window that fills and stays full, before and after a layer has changed stages with a session's ring; and how
-    many calls were recorded at each time."""
+    """Flows of a window that fills and stays full, before and after a layer has changed stages with a
+    session's ring; and how many calls were recorded at each time."""
     found = {}
     for precision, share, groups in fast_shares(rank, name):
-        made, recorded = [], []
+        made = []
+        recorded = []
         for bounds in ((0, 1, 3), (0, 2, 3)):
             if bounds != share.bounds:
                 ring = ring_for(share, window=6, sink=0)
@@ -97,7 +105,9 @@ def test_fast_blocks_that_change_stages_are_recorded_anew_and_compute_the_same_b
     for found in ranks:
         for before, after, recorded in found.values():
             assert torch.equal(before, after)
-            assert recorded[0] > 0 == recorded[1] < recorded[2], f"recordings before, between and after: {recorded}"
+            assert recorded[0] > 0 == recorded[1] < recorded[2], (
+                f"recordings before, between and after: {recorded}"
+            )
 
 
 @pytest.mark.parametrize("name", ["front+tp2", "front+sp2", "front+pp2"])

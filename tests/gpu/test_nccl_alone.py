@@ -1,5 +1,5 @@
-"""NCCL with a group of one rank, on one GPU: capture, replay, abort, timeout, shutdown, restart. Each case is a process of its
-own with a time limit: a process that does not end is the failure that is looked for."""
+"""NCCL with a group of one rank, on one GPU: capture, replay, abort, timeout, shutdown, restart. Each case is
+a process of its own with a time limit: a process that does not end is the failure that is looked for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def run(case: str, limit_s: float = LIMIT_S) -> tuple[int, str]:
             check=False,
         )
     except subprocess.TimeoutExpired as late:
-        pytest.fail(f"{case} was still there after {limit_s:g} s; it had said: {late.stdout!r} {late.stderr!r}")
+        pytest.fail(
+            f"{case} was still there after {limit_s:g} s; it had said: {late.stdout!r} {late.stderr!r}"
+        )
     return ended.returncode, ended.stdout if ended.returncode == 0 else ended.stdout + ended.stderr
 
 
@@ -58,7 +60,9 @@ def test_fast_blocks_with_sums_inside_are_recorded_and_the_process_ends_after_th
     answer = found("blocks")
     assert answer["error"] < 1e-3, "one rank's sums change nothing"
     assert answer["recordings"] >= 2, "steps and commits"
-    assert answer["refused while they were held"], "a communicator is not destroyed under a graph that uses it"
+    assert answer["refused while they were held"], (
+        "a communicator is not destroyed under a graph that uses it"
+    )
 
 
 def test_a_group_starts_again_in_one_process_after_its_end_and_after_an_abort() -> None:

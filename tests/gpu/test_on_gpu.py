@@ -17,13 +17,20 @@ from tests.unit.models_for_tests import dit, relative_error, vae
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
+CPU = torch.device("cpu")
+GPU = torch.device("cuda")
 
 
 def ring_on(device: torch.device, model: CausalDiT, dtype: torch.dtype = torch.float32) -> KVRing:
     c = model.config
     shape = RingShape(
-        layers=c.layers, heads=c.heads, head_width=c.head_width, grid=(4, 6), window=6, sink=1, positions="windowed"
+        layers=c.layers,
+        heads=c.heads,
+        head_width=c.head_width,
+        grid=(4, 6),
+        window=6,
+        sink=1,
+        positions="windowed",
     )
     return KVRing(shape, device=device, dtype=dtype)
 
@@ -31,7 +38,8 @@ def ring_on(device: torch.device, model: CausalDiT, dtype: torch.dtype = torch.f
 @torch.inference_mode()
 def run_chunks(model: CausalDiT, device: torch.device) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
-    memory, cross = ring_on(device, model), model.read_prompt(torch.randn(1, 7, 24, generator=generator).to(device))
+    memory = ring_on(device, model)
+    cross = model.read_prompt(torch.randn(1, 7, 24, generator=generator).to(device))
     flows = []
     for number in range(4):
         latents = torch.randn(1, 3, 4, 8, 12, generator=generator).to(device)
@@ -48,7 +56,8 @@ def test_chunks_on_the_gpu_equal_those_on_the_cpu() -> None:
 
 def test_the_vae_on_the_gpu_equals_that_on_the_cpu() -> None:
     model = vae()
-    latents, pixels = torch.randn(1, 3, 4, 4, 6), torch.rand(1, 9, 3, 32, 48) * 2 - 1
+    latents = torch.randn(1, 3, 4, 4, 6)
+    pixels = torch.rand(1, 9, 3, 32, 48) * 2 - 1
     there = deepcopy(model).to(GPU)
     torch.backends.cudnn.allow_tf32 = False
     with torch.inference_mode():
@@ -59,7 +68,9 @@ def test_the_vae_on_the_gpu_equals_that_on_the_cpu() -> None:
 def test_noise_is_the_same_on_every_device() -> None:
     name = dict(seed=3, epoch=1, chunk=7, step=2)
     assert torch.allclose(
-        gaussian((1, 3, 16, 60, 104), **name, device=GPU).cpu(), gaussian((1, 3, 16, 60, 104), **name), atol=1e-5
+        gaussian((1, 3, 16, 60, 104), **name, device=GPU).cpu(),
+        gaussian((1, 3, 16, 60, 104), **name),
+        atol=1e-5,
     )
 
 
@@ -88,7 +99,8 @@ def test_model_calls_never_wait_for_the_device() -> None:
     model = CausalDiT(MODELS["wan-tiny"].dit).to(GPU, torch.bfloat16)
     memory = ring_on(GPU, model, torch.bfloat16)
     cross = model.read_prompt(torch.randn(1, 8, 32, device=GPU, dtype=torch.bfloat16))
-    latents, level = torch.randn(1, 3, 4, 8, 12, device=GPU, dtype=torch.bfloat16), torch.full((1, 3), 500.0, device=GPU)
+    latents = torch.randn(1, 3, 4, 8, 12, device=GPU, dtype=torch.bfloat16)
+    level = torch.full((1, 3), 500.0, device=GPU)
     with torch.inference_mode():
         memory.place([0, 1, 2])
         model(latents, level, memory, cross)

@@ -64,7 +64,9 @@ def capture(step: Callable[[], None], path: Path) -> Path:
     """A trace of the second time: the first one loads kernels. Packed if the name says so."""
     step()
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True, acc_events=True) as profiler:
+    with profile(
+        activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True, acc_events=True
+    ) as profiler:
         step()
         torch.cuda.synchronize()
     profiler.export_chrome_trace(str(path))

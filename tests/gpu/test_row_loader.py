@@ -1,12 +1,13 @@
-"""Rows that are copied beside the computation are whole when they are used, and their memory is nobody else's until then."""
+"""Rows that are copied beside the computation are whole when they are used, and their memory is nobody else's
+until then."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from millstream.parallel.training.task import FlowRows
-from millstream.trainer.tuning.loader import RowLoader
+from millstream.train.finetune.loader import RowLoader
+from millstream.train.parallel.task import FlowRows
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -17,7 +18,8 @@ def test_rows_are_whole_when_they_are_used() -> None:
     def large(step: int) -> FlowRows:
         return FlowRows(*(torch.full((1 << 24,), float(step)) for _ in range(4)))
 
-    busy, sums = torch.randn(4096, 4096, device=gpu), list[torch.Tensor]()
+    busy = torch.randn(4096, 4096, device=gpu)
+    sums = list[torch.Tensor]()
     with RowLoader(large, gpu, position=0) as loader:
         for _ in range(6):
             rows = loader.next()

@@ -1,4 +1,5 @@
-"""Sessions on one GPU: each has the bits it has alone, and gives back to the byte what it took. Skipped without one.
+"""Sessions on one GPU: each has the bits it has alone, and gives back to the byte what it took. Skipped
+without one.
 
 Needs torch, safetensors, msgspec, numpy and the model that comes with the package; nothing of the server.
 """
@@ -19,9 +20,10 @@ from millstream.core.controls import Cut, SetPrompt, SetSteps, WeightedPrompt
 from millstream.engine import snapshot
 from millstream.engine.engine import Engine
 from millstream.serving.admission_types import AdmissionConfig
-from millstream.serving.notices import Ended, Notice, Pictured
+from millstream.serving.notices import Ended, Notice
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest, geometry
+from millstream.session.chunk import Chunk
 from millstream.session.session import Session
 from tests.unit.rounds import make_together
 
@@ -62,7 +64,8 @@ def held_bytes() -> int:
 
 
 def steered(engine: Engine, number: int) -> Session:
-    """A session whose controls are its own: the first changes its prompt, the second cuts and takes fewer steps."""
+    """A session whose controls are its own: the first changes its prompt, the second cuts and takes fewer
+    steps."""
     session = engine.session(PROMPTS[number], seed=number)
     if number == 0:
         session.control(SetPrompt(prompt=PROMPTS[1], mode="recompute"), at_chunk=2)
@@ -111,7 +114,8 @@ def test_sessions_that_share_model_calls_have_the_latents_they_have_alone(exact:
 
 
 def test_each_session_that_closes_frees_what_it_took_to_the_byte(engine: Engine) -> None:
-    held, sessions = [held_bytes()], []
+    held = [held_bytes()]
+    sessions = []
     for number in range(2):
         session = steered(engine, number)
         digests(session, CHUNKS)
@@ -124,7 +128,9 @@ def test_each_session_that_closes_frees_what_it_took_to_the_byte(engine: Engine)
     assert held_bytes() == held[0]
 
 
-def test_a_session_in_host_memory_holds_next_to_nothing_and_comes_back_to_the_same_bits(engine: Engine) -> None:
+def test_a_session_in_host_memory_holds_next_to_nothing_and_comes_back_to_the_same_bits(
+    engine: Engine,
+) -> None:
     with steered(engine, 0) as undisturbed:
         expected = digests(undisturbed, CHUNKS)
     before = held_bytes()
@@ -142,12 +148,15 @@ def test_a_session_in_host_memory_holds_next_to_nothing_and_comes_back_to_the_sa
     assert held_bytes() == before
 
 
-def test_a_session_saved_here_goes_on_here_to_the_bit_and_on_a_cpu_to_a_tolerance(exact: Engine, tmp_path: Path) -> None:
+def test_a_session_saved_here_goes_on_here_to_the_bit_and_on_a_cpu_to_a_tolerance(
+    exact: Engine, tmp_path: Path
+) -> None:
     fingerprint = exact.model.fingerprint()
     with exact.session(PROMPTS[0], seed=3) as session:
         digests(session, 3)
         snapshot.write(snapshot.take(exact, session, fingerprint), tmp_path / "saved.safetensors")
-        expected, picture = digests(session, 1), latents(session).cpu()
+        expected = digests(session, 1)
+        picture = latents(session).cpu()
     elsewhere = Engine("brook", weights="bundled", device="cpu", dtype="float32")
     for engine in (exact, elsewhere):
         held = snapshot.read(tmp_path / "saved.safetensors", engine, engine.model.fingerprint())
@@ -174,16 +183,19 @@ def test_real_out_of_memory_in_one_session_ends_it_and_leaves_the_other_running(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Admission is told that sessions weigh nothing, and the process is given one GiB more than it uses."""
-    caplog.set_level(logging.CRITICAL, logger="millstream.serving.service")  # a record that is kept keeps what its trace saw
+    caplog.set_level(
+        logging.CRITICAL, logger="millstream.serving.service"
+    )  # a record that is kept keeps what its trace saw
     admission = AdmissionConfig(memory_bytes=100, share=1.0)
     service = Service(engine, admission=admission, session_bytes=lambda config: 1)
     service.start(warm_up=[engine.spec.stream])
     assert service.ready.wait(PATIENCE_S)
-    good, greedy = Owner(), Owner()
+    good = Owner()
+    greedy = Owner()
     total = torch.cuda.get_device_properties(0).total_memory
     try:
         open_and_watch(service, engine, "good", good)
-        good.wait_for(Pictured, 5)
+        good.wait_for(Chunk, 5)
         before = service.on_engine("good", lambda session: held_bytes()).result(PATIENCE_S)
         torch.cuda.empty_cache()  # what earlier tests left reserved would be room too
         torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + GIB) / total)
@@ -192,11 +204,16 @@ def test_real_out_of_memory_in_one_session_ends_it_and_leaves_the_other_running(
         open_and_watch(service, engine, "greedy", greedy, window=1023)
         (ended,) = greedy.wait_for(Ended)
         assert isinstance(ended, Ended)
-        assert (ended.cause, ended.reason) == ("failed", "the device ran out of memory; choose a smaller size or window")
+        assert (ended.cause, ended.reason) == (
+            "failed",
+            "the device ran out of memory; choose a smaller size or window",
+        )
         assert set(engine.generator.caches) == {"good"}
-        good.wait_for(Pictured, 3)
+        good.wait_for(Chunk, 3)
         assert service.failure is None
-        assert abs(service.on_engine("good", lambda session: held_bytes()).result(PATIENCE_S) - before) < 2**20
+        assert (
+            abs(service.on_engine("good", lambda session: held_bytes()).result(PATIENCE_S) - before) < 2**20
+        )
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
         service.close()
@@ -204,5 +221,7 @@ def test_real_out_of_memory_in_one_session_ends_it_and_leaves_the_other_running(
 
 def open_and_watch(service: Service, engine: Engine, name: str, owner: Owner, **changes: object) -> None:
     config = engine.stream_config(**changes)
-    service.open(OpenRequest(session_id=name, prompts=(WeightedPrompt(PROMPTS[0]),), config=config), owner.heard.put)
+    service.open(
+        OpenRequest(session_id=name, prompts=(WeightedPrompt(PROMPTS[0]),), config=config), owner.heard.put
+    )
     service.watch(name)

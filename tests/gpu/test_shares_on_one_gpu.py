@@ -1,4 +1,5 @@
-"""A rank's share of a large model on a GPU: what it takes while it is read, and what one of its blocks takes to run."""
+"""A rank's share of a large model on a GPU: what it takes while it is read, and what one of its blocks takes
+to run."""
 
 from __future__ import annotations
 
@@ -17,12 +18,16 @@ from millstream.parallel.shares import share_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-SPEC, GPU = MODELS["wan2.1-t2v-1.3b"], torch.device("cuda")
+SPEC = MODELS["wan2.1-t2v-1.3b"]
+GPU = torch.device("cuda")
 
 
-@pytest.mark.parametrize(("name", "least", "most"), [("front+1", 1.0, 1.0), ("front+tp4", 0.4, 0.6), ("front+pp4", 0.2, 0.35)])
+@pytest.mark.parametrize(
+    ("name", "least", "most"), [("front+1", 1.0, 1.0), ("front+tp4", 0.4, 0.6), ("front+pp4", 0.2, 0.35)]
+)
 def test_reading_a_share_takes_that_share_and_one_parameter(name: str, least: float, most: float) -> None:
-    """Random weights: a parameter is drawn in float32 and kept in bfloat16, so one takes at most three times its bytes."""
+    """Random weights: a parameter is drawn in float32 and kept in bfloat16, so one takes at most three times
+    its bytes."""
     topology = Topology.parse(name)
     with torch.device("meta"):
         sizes = [2 * parameter.numel() for parameter in CausalDiT(SPEC.dit).parameters()]
@@ -33,8 +38,11 @@ def test_reading_a_share_takes_that_share_and_one_parameter(name: str, least: fl
     before = torch.cuda.memory_allocated()
     dit = load_dit(SPEC, ["random:1"], device=GPU, dtype=torch.bfloat16, keep=share)
     held = sum(parameter.nbytes for parameter in dit.parameters() if not parameter.is_meta)
-    peak, left = torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before
-    print(f"{name}: {held / 1e9:.2f} GB of {sum(sizes) / 1e9:.2f}, at most {peak / 1e9:.2f} while it was read")
+    peak = torch.cuda.max_memory_allocated() - before
+    left = torch.cuda.memory_allocated() - before
+    print(
+        f"{name}: {held / 1e9:.2f} GB of {sum(sizes) / 1e9:.2f}, at most {peak / 1e9:.2f} while it was read"
+    )
     assert least <= held / sum(sizes) <= most
     assert held <= left <= 1.03 * held, "but for what the allocator rounds up"
     assert left <= peak <= left + 3 * max(sizes)

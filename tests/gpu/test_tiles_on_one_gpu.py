@@ -1,4 +1,5 @@
-"""A VAE in tiles that are all on one GPU: kernels and our convolution in each, edges traded between their threads."""
+"""A VAE in tiles that are all on one GPU: kernels and our convolution in each, edges traded between their
+threads."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from tests.unit.models_for_tests import relative_error, vae
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-GPU, BF16 = torch.device("cuda"), torch.bfloat16
+GPU = torch.device("cuda")
+BF16 = torch.bfloat16
 
 
 def plain() -> WanVAE:
@@ -40,7 +42,8 @@ def test_fast_tiles_on_one_gpu_are_the_whole_fast_vae(count: int, own: bool) -> 
     pixels = (torch.rand(1, 21, 3, 80, 112, generator=generator, device=GPU) * 2 - 1).to(BF16)
     whole = FastVAE(plain(), find_convolution() if own else None)
     expected = streamed(plain(), latents, pixels)
-    alone, tiles = streamed(whole, latents, pixels), streamed(SplitVAE(whole, [GPU] * count), latents, pixels)
+    alone = streamed(whole, latents, pixels)
+    tiles = streamed(SplitVAE(whole, [GPU] * count), latents, pixels)
     for tiled, single, exact in zip(tiles, alone, expected, strict=True):
         assert relative_error(tiled, single) <= 0.03
         assert relative_error(tiled, exact) <= 1.25 * relative_error(single, exact) + 1e-3
@@ -48,8 +51,10 @@ def test_fast_tiles_on_one_gpu_are_the_whole_fast_vae(count: int, own: bool) -> 
 
 @torch.inference_mode()
 def test_tiles_go_on_where_the_callers_work_is_queued() -> None:
-    """On a stream of its own, behind something slow: whoever read too early would see what was there before."""
-    tiles, beside = SplitVAE(FastVAE(plain(), find_convolution()), [GPU] * 4), torch.cuda.Stream()
+    """On a stream of its own, behind something slow: whoever read too early would see what was there
+    before."""
+    tiles = SplitVAE(FastVAE(plain(), find_convolution()), [GPU] * 4)
+    beside = torch.cuda.Stream()
     latents = torch.randn(1, 3, 16, 12, 16, device=GPU, dtype=BF16)
     expected, state = tiles.decode(latents)
     after, _ = tiles.decode(latents, state)
@@ -62,7 +67,8 @@ def test_tiles_go_on_where_the_callers_work_is_queued() -> None:
             late.copy_(latents)
             found, past = tiles.decode(late)
             further, _ = tiles.decode(late, past)
-            found, further = found.clone(), further.clone()
+            found = found.clone()
+            further = further.clone()
         torch.cuda.synchronize()
         assert relative_error(found.float(), expected.float()) <= 5e-3
         assert relative_error(further.float(), after.float()) <= 5e-3

@@ -1,4 +1,5 @@
-"""Optimisers and precisions of training on the card, against float32 and against the host. Skipped elsewhere."""
+"""Optimisers and precisions of training on the card, against float32 and against the host. Skipped
+elsewhere."""
 
 from __future__ import annotations
 
@@ -8,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.train_equality import batches
 from millstream.models.dit import CausalDiT
 from millstream.ops.float8_product import float8_product
 from millstream.ops.piecewise import PiecesBeside, TokenPiece, attend_beside, attend_pieces
-from millstream.parallel.training.learner import Learner
-from millstream.parallel.training.optimisers.choice import OptimiserChoice
-from millstream.parallel.training.own_time import OwnTime
-from millstream.parallel.training.plan import ParallelPlan
-from millstream.parallel.training.task import FlowRows
+from millstream.train.parallel.learner import Learner
+from millstream.train.parallel.optimisers.choice import OptimiserChoice
+from millstream.train.parallel.own_time import OwnTime
+from millstream.train.parallel.plan import ParallelPlan
+from millstream.train.parallel.task import FlowRows
+from tests.soak.train_equality import batches
 from tests.unit.models_for_tests import relative_error
-from tests.unit.parallel.training.test_learner import CONFIG, learner
+from tests.unit.train.parallel.test_learner import CONFIG, learner
 
 GPU = torch.device("cuda")
 pytestmark = [
@@ -41,7 +42,9 @@ def losses(taught: Learner, steps: int) -> list[float]:
 
 def test_products_on_the_card_are_those_of_the_same_numbers_in_float32() -> None:
     generator = torch.Generator().manual_seed(0)
-    x, weight, wanted = (torch.randn(shape, generator=generator) for shape in ((3, 37, 64), (96, 64), (3, 37, 96)))
+    x, weight, wanted = (
+        torch.randn(shape, generator=generator) for shape in ((3, 37, 64), (96, 64), (3, 37, 96))
+    )
     found = list[list[torch.Tensor]]()
     for device in (GPU, torch.device("cpu")):
         given = [each.to(device, torch.bfloat16).requires_grad_() for each in (x, weight)]
@@ -58,20 +61,33 @@ def test_fp8_follows_the_curve_of_float32() -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{}, {"state_bits": 8}, {"offload": True}, {"state_bits": 8, "offload": True}, {"name": "muon"}, {"name": "adafactor"}],
+    [
+        {},
+        {"state_bits": 8},
+        {"offload": True},
+        {"state_bits": 8, "offload": True},
+        {"name": "muon"},
+        {"name": "adafactor"},
+    ],
 )
-def test_an_optimiser_on_the_card_follows_that_on_the_host_and_goes_on_to_the_same_bits(changed: dict[str, Any]) -> None:
+def test_an_optimiser_on_the_card_follows_that_on_the_host_and_goes_on_to_the_same_bits(
+    changed: dict[str, Any],
+) -> None:
     choice = OptimiserChoice(**changed)
-    whole, other = learner(GPU, ema=0.9, optimiser=choice), learner(GPU, ema=0.9, optimiser=choice)
+    whole = learner(GPU, ema=0.9, optimiser=choice)
+    other = learner(GPU, ema=0.9, optimiser=choice)
     host = learner(ema=0.9, optimiser=choice)
     on_host = [float(host.learn(each).loss) for each in batches(CONFIG, 0, 3)]
     assert losses(whole, 3) == pytest.approx(on_host, rel=2e-3)
-    kept = {state.name: {kind: value.cpu() for kind, value in state.tensors.items()} for state in whole.states()}
+    kept = {
+        state.name: {kind: value.cpu() for kind, value in state.tensors.items()} for state in whole.states()
+    }
     other.take(kept.__getitem__)
     (last,) = rows(1)
     whole.learn(last)
     other.learn(last)
-    ours, theirs = whole.weights(), other.weights()
+    ours = whole.weights()
+    theirs = other.weights()
     assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
 
 
@@ -79,7 +95,9 @@ def test_an_optimiser_on_the_card_follows_that_on_the_host_and_goes_on_to_the_sa
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_pieces_beside_each_other_are_those_of_the_host(unit: int, is_compiled: bool) -> None:
     """126 tokens are filled up with zeros, 252 are not."""
-    pieces = [TokenPiece(slice(start, start + 252), (slice(0, start + 252),)) for start in range(0, 1260, 252)]
+    pieces = [
+        TokenPiece(slice(start, start + 252), (slice(0, start + 252),)) for start in range(0, 1260, 252)
+    ]
     generator = torch.Generator().manual_seed(0)
     given = [torch.randn(2, 1260, 3, 64, generator=generator) for _ in range(3)]
     weights = torch.randn(2, 1260, 3, 64, generator=generator)

@@ -1,4 +1,5 @@
-"""A VAE on another device than the engine's, the one on the card and the other in host memory. Skipped elsewhere."""
+"""A VAE on another device than the engine's, the one on the card and the other in host memory. Skipped
+elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def engine(device: str, *vae_devices: str) -> Engine:
 @pytest.mark.parametrize("devices", [("cuda:0",), ("cuda:0", "cpu"), ("cpu", "cuda:0", "cuda:0")], ids=str)
 @pytest.mark.parametrize("anchor", ["off", "decoded"])
 def test_pictures_made_elsewhere_are_those_made_at_home(devices: tuple[str, ...], anchor: str) -> None:
-    found, expected = pictures(engine("cpu", *devices), anchor=anchor), pictures(tiny_engine(), anchor=anchor)
+    found = pictures(engine("cpu", *devices), anchor=anchor)
+    expected = pictures(tiny_engine(), anchor=anchor)
     assert abs(found - expected).max() <= ROUNDED
 
 
@@ -33,7 +35,8 @@ def test_an_engine_on_the_card_may_have_its_pictures_made_by_the_host() -> None:
 @pytest.mark.parametrize("devices", [("cuda:0",), ("cuda:0", "cpu")], ids=str)
 def test_a_session_that_stood_still_in_host_memory_goes_on(devices: tuple[str, ...]) -> None:
     here = engine("cuda", *devices)
-    undisturbed, moved = here.session("sea", **SMALL), here.session("sea", **SMALL)
+    undisturbed = here.session("sea", **SMALL)
+    moved = here.session("sea", **SMALL)
     for chunk in undisturbed.stream(3):
         (again,) = moved.stream(1)
         assert np.array_equal(again.frames, chunk.frames)

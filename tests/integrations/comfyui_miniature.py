@@ -1,9 +1,11 @@
-"""A miniature of ComfyUI's executor: loads a node pack as it does, checks a workflow, runs it, keeps outputs between runs.
+"""A miniature of ComfyUI's executor: loads a node pack as it does, checks a workflow, runs it, keeps outputs
+between runs.
 
-What it follows (ComfyUI at acbf08cd60fa, 2026-01-03): a pack is a folder whose package has NODE_CLASS_MAPPINGS; a workflow maps
-ids to `class_type` and `inputs`, an input being a value or a link [id, output]; a node runs again when an input, or what
-IS_CHANGED says of it or of a node before it, differs from the last run, NaN from everything; IS_CHANGED is given values alone,
-None for links; an object lives as long as its id; FUNCTION is called by keyword and gives a tuple as long as RETURN_TYPES.
+What it follows (ComfyUI at acbf08cd60fa, 2026-01-03): a pack is a folder whose package has
+NODE_CLASS_MAPPINGS; a workflow maps ids to `class_type` and `inputs`, an input being a value or a link [id,
+output]; a node runs again when an input, or what IS_CHANGED says of it or of a node before it, differs from
+the last run, NaN from everything; IS_CHANGED is given values alone, None for links; an object lives as long
+as its id; FUNCTION is called by keyword and gives a tuple as long as RETURN_TYPES.
 """
 
 from __future__ import annotations
@@ -28,7 +30,12 @@ def load_pack(folder: Path) -> ModuleType:
 
 
 def is_link(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int)
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], int)
+    )
 
 
 class Executor:
@@ -44,7 +51,9 @@ class Executor:
             self.check(workflow, node_id)
         self.executed, changed = [], {node_id: self._changed(workflow[node_id]) for node_id in workflow}
         outputs = [
-            node_id for node_id, node in workflow.items() if getattr(self.classes[node["class_type"]], "OUTPUT_NODE", False)
+            node_id
+            for node_id, node in workflow.items()
+            if getattr(self.classes[node["class_type"]], "OUTPUT_NODE", False)
         ]
         assert outputs, "ComfyUI refuses a workflow without outputs"
         done: dict[str, tuple[Any, ...]] = {}
@@ -60,7 +69,8 @@ class Executor:
             f"{node_id} lacks an input, or has one too many"
         )
         for name, value in node["inputs"].items():
-            kind, options = known[name][0], known[name][1] if len(known[name]) > 1 else {}
+            kind = known[name][0]
+            options = known[name][1] if len(known[name]) > 1 else {}
             if is_link(value):
                 source = self.classes[workflow[value[0]]["class_type"]]
                 assert source.RETURN_TYPES[value[1]] == kind, f"{node_id}.{name} takes {kind}"
@@ -85,10 +95,13 @@ class Executor:
         differs = changed[node_id]
         return (node["class_type"], object() if differs != differs else differs, tuple(inputs))
 
-    def _output(self, workflow: Workflow, node_id: str, changed: dict[str, Any], done: dict[str, Any]) -> tuple[Any, ...]:
+    def _output(
+        self, workflow: Workflow, node_id: str, changed: dict[str, Any], done: dict[str, Any]
+    ) -> tuple[Any, ...]:
         if node_id in done:
             return done[node_id]
-        node, signature = workflow[node_id], self._signature(workflow, node_id, changed)
+        node = workflow[node_id]
+        signature = self._signature(workflow, node_id, changed)
         kept = self._kept.get(node_id)
         if kept is not None and kept[0] == signature:
             done[node_id] = kept[1]

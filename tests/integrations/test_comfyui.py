@@ -62,8 +62,14 @@ def pack() -> Iterator[ModuleType]:
 
 def workflow(url: str, *, count: int = 10, prompt: str = "", **opened: Any) -> Workflow:
     return {
-        "1": {"class_type": "MillstreamOpen", "inputs": dict(url=url, prompt="sea", name="stream", seed=3) | opened},
-        "2": {"class_type": "MillstreamSteer", "inputs": dict(stream=["1", 0], prompt=prompt, mode="recompute")},
+        "1": {
+            "class_type": "MillstreamOpen",
+            "inputs": dict(url=url, prompt="sea", name="stream", seed=3) | opened,
+        },
+        "2": {
+            "class_type": "MillstreamSteer",
+            "inputs": dict(stream=["1", 0], prompt=prompt, mode="recompute"),
+        },
         "3": {"class_type": "MillstreamFrames", "inputs": dict(stream=["2", 0], count=count)},
         "4": {"class_type": "Preview", "inputs": dict(images=["3", 0])},
     }
@@ -102,13 +108,17 @@ def test_runs_give_the_frames_that_follow_of_one_stream_as_a_batch(server: Servi
     assert torch.equal(torch.cat([images for _, images in seen]), whole), "nothing is lost between runs"
 
 
-def test_a_prompt_steers_once_and_the_stream_stands_still_between_runs(server: Serving, pack: ModuleType) -> None:
+def test_a_prompt_steers_once_and_the_stream_stands_still_between_runs(
+    server: Serving, pack: ModuleType
+) -> None:
     executor = Executor(pack, Preview)
     executor.run(workflow(server.url()))
     live_session = server.hub.live_sessions[only_session(server)]
     stream = executor.run(workflow(server.url(), prompt="a storm"))["3"][2]
     steered = []
-    stream._client.steer = lambda control: steered.append(type(control).__name__)  # from here on nothing reaches the server
+    stream._client.steer = lambda control: steered.append(
+        type(control).__name__
+    )  # from here on nothing reaches the server
     stream.steer("a storm", "recompute")
     assert steered == [], "the same again is no change"
     stream.steer("a calm", "recompute")
@@ -118,7 +128,9 @@ def test_a_prompt_steers_once_and_the_stream_stands_still_between_runs(server: S
 
 def test_closing_ends_the_stream_and_another_run_opens_a_new_one(server: Serving, pack: ModuleType) -> None:
     executor = Executor(pack, Preview)
-    closing = workflow(server.url()) | {"5": {"class_type": "MillstreamClose", "inputs": dict(name="stream", stream=["3", 2])}}
+    closing = workflow(server.url()) | {
+        "5": {"class_type": "MillstreamClose", "inputs": dict(name="stream", stream=["3", 2])}
+    }
     executor.run(closing)
     assert executor.executed == ["1", "2", "3", "4", "5"]
     server.until_empty()
@@ -127,7 +139,9 @@ def test_closing_ends_the_stream_and_another_run_opens_a_new_one(server: Serving
     server.until_empty()
 
 
-def test_after_a_stream_was_ended_elsewhere_the_next_run_has_a_new_one(server: Serving, pack: ModuleType) -> None:
+def test_after_a_stream_was_ended_elsewhere_the_next_run_has_a_new_one(
+    server: Serving, pack: ModuleType
+) -> None:
     executor = Executor(pack, Preview)
     stream = executor.run(workflow(server.url()))["3"][2]
     first = only_session(server)
@@ -137,7 +151,9 @@ def test_after_a_stream_was_ended_elsewhere_the_next_run_has_a_new_one(server: S
     assert only_session(server) != first
 
 
-def test_video_to_video_gives_as_many_frames_as_it_is_given_run_after_run(server: Serving, pack: ModuleType) -> None:
+def test_video_to_video_gives_as_many_frames_as_it_is_given_run_after_run(
+    server: Serving, pack: ModuleType
+) -> None:
     executor = Executor(pack, Preview, Batch)
     for count in (14, 5, 40):
         images = executor.run(restyling(server.url(), count))["3"][0]
@@ -146,7 +162,9 @@ def test_video_to_video_gives_as_many_frames_as_it_is_given_run_after_run(server
     assert session.request.feed.dropped == 0
 
 
-def test_what_a_stream_cannot_do_and_who_is_not_there_is_said_in_one_line(server: Serving, pack: ModuleType) -> None:
+def test_what_a_stream_cannot_do_and_who_is_not_there_is_said_in_one_line(
+    server: Serving, pack: ModuleType
+) -> None:
     executor = Executor(pack, Preview, Batch)
     with pytest.raises(ValueError, match="Video to Video"):
         executor.run(workflow(server.url(), input=True))

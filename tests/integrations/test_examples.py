@@ -1,4 +1,5 @@
-"""The examples in `integrations/`, run as they are at a real server: film, notebook, and Gradio demo where there is Gradio."""
+"""The examples in `integrations/`, run as they are at a real server: film, notebook, and Gradio demo where
+there is Gradio."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def run_film(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
 def test_a_film_has_the_chunks_of_each_prompt_and_is_restyled_frame_by_frame(
     server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    film, painted = tmp_path / "film.webp", tmp_path / "painted.webp"
+    film = tmp_path / "film.webp"
+    painted = tmp_path / "painted.webp"
     run_film(monkeypatch, "sea", "storm", "--chunks", "2", "--url", server.url(), "--out", str(film))
     with Image.open(film) as opened:
         assert getattr(opened, "n_frames", 1) >= 9 + 3 * 12, "two chunks of each, and what was on its way"
@@ -78,7 +80,9 @@ def test_the_notebook_is_one_of_version_4_with_nothing_left_in_it_from_a_run() -
     assert len({cell["id"] for cell in book["cells"]}) == len(book["cells"])
     for cell in book["cells"]:
         keys = {"cell_type", "id", "metadata", "source"}
-        assert cell.keys() == keys | ({"execution_count", "outputs"} if cell["cell_type"] == "code" else set())
+        assert cell.keys() == keys | (
+            {"execution_count", "outputs"} if cell["cell_type"] == "code" else set()
+        )
         assert not cell.get("outputs")
         assert cell.get("execution_count") is None
 
@@ -103,7 +107,9 @@ def test_the_gradio_demo_has_thirty_lines_plays_and_steers(server: Serving) -> N
     if importlib.util.find_spec("gradio") is None:
         pytest.skip("pip install gradio, to try the demo")
     code = TRIED.format(path=str(path))  # by itself: Gradio leaves an event loop behind
-    done = subprocess.run([sys.executable, "-c", code, server.url()], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, server.url()], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[-1] == "(16, 32, 3)"
     server.until_empty()
 

@@ -17,13 +17,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.abuses.http import Answer, Request
-from benchmarks.abuses.scene import Scene
-from benchmarks.abuses.server import MODEL, SHORT, Load, read_load
-from benchmarks.abuses.target import Target
 from millstream.load.host import Host, is_ready, serve
 from millstream.server.app import AppConfig
 from tests.server.serving import serving
+from tests.soak.abuses.http import Answer, Request
+from tests.soak.abuses.scene import Scene
+from tests.soak.abuses.server import MODEL, SHORT, Load, read_load
+from tests.soak.abuses.target import Target
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
@@ -43,7 +43,9 @@ class Attacked:
         return Target.at(self.host.url)
 
     def scene(self, source: str = "") -> Scene:
-        return Scene(self.target, random.Random(0), time.monotonic() + PATIENCE_S, source=source or next(ATTACKERS))
+        return Scene(
+            self.target, random.Random(0), time.monotonic() + PATIENCE_S, source=source or next(ATTACKERS)
+        )
 
     def run(self, act: Callable[[Scene], Awaitable[T]], source: str = "") -> T:
         """Something done from an address, with an end to patience."""
@@ -84,7 +86,8 @@ def attacked_here(data: Path, config: AppConfig | None = None) -> Iterator[Attac
 @contextmanager
 def attacked_process(*options: str) -> Iterator[Attacked]:
     """`millstream serve`, with chunk times and a log of its own."""
-    ready, done = threading.Event(), threading.Event()
+    ready = threading.Event()
+    done = threading.Event()
     started: list[Host] = []
 
     async def hold() -> None:

@@ -1,4 +1,5 @@
-"""A real Chromium for tests of the page, and what a test asks of a page. Needs Playwright and the distribution's chromium."""
+"""A real Chromium for tests of the page, and what a test asks of a page. Needs Playwright and the
+distribution's chromium."""
 
 from __future__ import annotations
 
@@ -58,7 +59,10 @@ def greeted(chrome: Browser, url: str) -> Iterator[Page]:
 def complaints(page: Page) -> list[str]:
     """Errors and warnings of this page, as they come."""
     found: list[str] = []
-    page.on("console", lambda message: found.append(message.text) if message.type in ("error", "warning") else None)
+    page.on(
+        "console",
+        lambda message: found.append(message.text) if message.type in ("error", "warning") else None,
+    )
     page.on("pageerror", lambda error: found.append(str(error)))
     return found
 

@@ -41,8 +41,12 @@ def make_certificate(folder: Path, name: str = "own", *, password: bytes | None 
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )
-    hidden = serialization.NoEncryption() if password is None else serialization.BestAvailableEncryption(password)
+    hidden = (
+        serialization.NoEncryption() if password is None else serialization.BestAvailableEncryption(password)
+    )
     made = Certificate(folder / f"{name}.crt", folder / f"{name}.key")
     made.cert.write_bytes(cert.public_bytes(serialization.Encoding.PEM))
-    made.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, hidden))
+    made.key.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, hidden)
+    )
     return made

@@ -1,5 +1,5 @@
-"""One side of a dialect's conversation, without sockets and models: what is said goes into it, what is heard is read as its
-clients would."""
+"""One side of a dialect's conversation, without sockets and models: what is said goes into it, what is heard
+is read as its clients would."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ from millstream.server.dialects.sglang import SGLang
 from millstream.server.dialects.vllm_omni import VLLMOmni
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.outbox import Outbox
-from millstream.server.transport.websocket_loop import Talker, messages
+from millstream.server.transport.websocket_loop import MessageHandler, messages
 from tests.server.fakes import FakeService, fake_hub
 
 GENEROUS = ClientLimits(messages_per_s=1e9, controls_per_s=1e9, frames_per_s=1e9)
-MakeTalker = Callable[[SessionHub, Outbox, ClientLimits], Talker]
-DIALECTS: dict[str, MakeTalker] = {"sglang": SGLang, "vllm_omni": VLLMOmni, "krea": Krea, "scope": ScopeChannel}
+MakeTalker = Callable[[SessionHub, Outbox, ClientLimits], MessageHandler]
+DIALECTS: dict[str, MakeTalker] = {
+    "sglang": SGLang,
+    "vllm_omni": VLLMOmni,
+    "krea": Krea,
+    "scope": ScopeChannel,
+}
 OPENINGS: dict[str, dict[str, Any]] = {
     "sglang": {"type": "init", "prompt": "sea"},
     "vllm_omni": {"type": "session.start", "prompt": "sea"},
@@ -37,7 +42,8 @@ class Client:
     """One side of a dialect's conversation, without a socket."""
 
     def __init__(self, dialect: str, hub: SessionHub, limits: ClientLimits = GENEROUS) -> None:
-        self.dialect, self.outbox = dialect, Outbox()
+        self.dialect = dialect
+        self.outbox = Outbox()
         self.talker = DIALECTS[dialect](hub, self.outbox, limits)
 
     async def open(self) -> list[Any]:
@@ -67,7 +73,9 @@ class Client:
         return msgspec.msgpack.decode(data) if self.dialect == "sglang" else data
 
 
-def with_hub(play: Callable[[SessionHub, FakeService], Awaitable[None]], *, patience_s: float = 60, **options: Any) -> None:
+def with_hub(
+    play: Callable[[SessionHub, FakeService], Awaitable[None]], *, patience_s: float = 60, **options: Any
+) -> None:
     async def main() -> None:
         service = FakeService(**options)
         hub = fake_hub(service)

@@ -1,7 +1,9 @@
-"""A server for the page without a model: the real messages of docs/protocol.md, painted frames, and troubles on request.
+"""A server for the page without a model: the real messages of docs/protocol.md, painted frames, and troubles
+on request.
 
-What it shows follows the prompt (a colour of its own for each) and moves (a bar that wanders), so that a browser test can
-tell one stream from another and a moving picture from a still one. It runs on a thread of its own.
+What it shows follows the prompt (a colour of its own for each) and moves (a bar that wanders), so that a
+browser test can tell one stream from another and a moving picture from a still one. It runs on a thread of
+its own.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ from millstream.server.transport.sockets import listen
 from millstream.video.encoding import encoder_for
 
 WEB = Path(millstream.__file__).parent / "server" / "web"
-FPS, FRAMES, SIZE = 16.0, 8, 64
+FPS = 16.0
+FRAMES = 8
+SIZE = 64
 TELL_S = 0.2
 """How often it is told how a paused session does."""
 EXAMPLES = ("a red balloon over green hills", "a yellow boat at sunset", "a comet in outer space")
@@ -66,23 +70,30 @@ class FakeSession:
     fps: float = FPS
     media_s: float = 0.0
     paused: bool = False
+    recording: str = ""
     queued: list[Receipt] = field(default_factory=list)
     prompts_due: list[str] = field(default_factory=list)
 
     def last_chunk(self, format: Format) -> tuple[say.ChunkHeader, tuple[bytes, ...]]:
         """Once more, for somebody who comes while nothing moves."""
-        before = replace(self, index=self.index - 1, media_s=self.media_s - FRAMES / self.fps, queued=[], prompts_due=[])
+        before = replace(
+            self, index=self.index - 1, media_s=self.media_s - FRAMES / self.fps, queued=[], prompts_due=[]
+        )
         return before.next_chunk(format, dropped=0)[:2]
 
-    def next_chunk(self, format: Format, dropped: int) -> tuple[say.ChunkHeader, tuple[bytes, ...], bytes | None]:
+    def next_chunk(
+        self, format: Format, dropped: int
+    ) -> tuple[say.ChunkHeader, tuple[bytes, ...], bytes | None]:
         if self.prompts_due:
             self.prompt = self.prompts_due.pop()
         encoder = encoder_for(format)
         parts = encoder.encode(paint(self.prompt, self.index * FRAMES), fps=self.fps)
         applied = tuple(
-            Receipt(control_id=receipt.control_id, state="applied", chunk_index=self.index) for receipt in self.queued
+            Receipt(control_id=receipt.control_id, state="applied", chunk_index=self.index)
+            for receipt in self.queued
         )
-        self.queued, self.prompts_due = [], []
+        self.queued = []
+        self.prompts_due = []
         header = say.ChunkHeader(
             index=self.index,
             epoch=0,
@@ -139,7 +150,9 @@ class FakeStream:
     def stop_and_keep(self) -> None:
         """As a server does that is told to stop and keeps its sessions; the next one is there at once."""
         assert self._loop is not None
-        ended = words.encode(say.EndedMessage(cause="closed", reason="the server is shutting down", kept=True))
+        ended = words.encode(
+            say.EndedMessage(cause="closed", reason="the server is shutting down", kept=True)
+        )
         for socket in list(self._sockets):
             asyncio.run_coroutine_threadsafe(socket.send_text(ended), self._loop).result(5)
 
@@ -159,7 +172,9 @@ class FakeStream:
                     continue
                 if self.is_older and '"ahead_s"' in message["text"]:
                     unknown = "cannot read the message: Object contains unknown field `ahead_s`"
-                    await socket.send_text(words.encode(say.ErrorMessage(code="bad_message", message=unknown)))
+                    await socket.send_text(
+                        words.encode(say.ErrorMessage(code="bad_message", message=unknown))
+                    )
                     continue
                 asked = words.decode(message["text"])
                 if not isinstance(asked, said.Ping):
@@ -179,17 +194,25 @@ class FakeStream:
         while self.admission != "admit" and isinstance(asked, said.Start) and not self.takes_offer(asked):
             if self.admission == "refuse":
                 reason = "3 streams use 0.93 of the device; one more needs 0.31"
-                await socket.send_text(words.encode(say.ErrorMessage(code="refused", message=reason, offer=self.offer)))
+                await socket.send_text(
+                    words.encode(say.ErrorMessage(code="refused", message=reason, offer=self.offer))
+                )
                 return
             if self.admission == "reject":
-                await socket.send_text(words.encode(say.ErrorMessage(code="bad_message", message="size must be HEIGHTxWIDTH")))
+                await socket.send_text(
+                    words.encode(say.ErrorMessage(code="bad_message", message="size must be HEIGHTxWIDTH"))
+                )
                 return
-            waiting = say.WaitingMessage(position=2, expected_wait_s=30.0, reason="every place is taken")
+            waiting = say.WaitingMessage(
+                position=2, expected_wait_s=30.0, reason="every place is taken", session="in-line"
+            )  # fmt: skip
             await socket.send_text(words.encode(waiting))
             await asyncio.sleep(0.2)
         session = self.enter(asked)
         if session is None:
-            missing = say.ErrorMessage(code="not_found", message="there is no such session; it may have ended")
+            missing = say.ErrorMessage(
+                code="not_found", message="there is no such session; it may have ended"
+            )
             await socket.send_text(words.encode(missing))
             return
         format = words.choose_format(asked.formats)
@@ -198,7 +221,9 @@ class FakeStream:
         await self.play(socket, session, format)
 
     def takes_offer(self, asked: said.Start) -> bool:
-        return self.offer is not None and all(getattr(asked, name) == value for name, value in self.offer.items())
+        return self.offer is not None and all(
+            getattr(asked, name) == value for name, value in self.offer.items()
+        )
 
     def change_rate(self, session: FakeSession, fps: float, note: str) -> None:
         assert self._loop is not None
@@ -218,7 +243,9 @@ class FakeStream:
 
     async def play(self, socket: WebSocket, session: FakeSession, format: Format) -> None:
         """Two chunks ahead of the clock, as far as the viewer has played."""
-        begun, first_s, opened = time.monotonic(), session.media_s, False
+        begun = time.monotonic()
+        first_s = session.media_s
+        opened = False
         told = begun
         if session.paused and session.index and format != "mp4":
             header, parts = session.last_chunk(format)
@@ -227,7 +254,11 @@ class FakeStream:
             if session.paused and time.monotonic() - told > TELL_S:
                 told = time.monotonic()
                 await socket.send_text(words.encode(self.stats(session)))
-            if session.paused or self.is_slow or session.media_s - first_s > FRAMES / session.fps + time.monotonic() - begun:
+            if (
+                session.paused
+                or self.is_slow
+                or session.media_s - first_s > FRAMES / session.fps + time.monotonic() - begun
+            ):
                 await asyncio.sleep(0.01)
                 continue
             header, parts, opening = session.next_chunk(format, self.dropped)
@@ -247,14 +278,20 @@ class FakeStream:
     async def answer(self, socket: WebSocket, asked: said.AnyClientMessage) -> None:
         session = next(reversed(self.sessions.values()), None)
         match asked:
-            case said.Steer(control=SetWindow(window=window) as control) if session is not None and window < 3:
-                error = say.ErrorMessage(code="bad_control", message="it cannot hold a chunk", control_id=control.id)
+            case said.Steer(control=SetWindow(window=window) as control) if (
+                session is not None and window < 3
+            ):
+                error = say.ErrorMessage(
+                    code="bad_control", message="it cannot hold a chunk", control_id=control.id
+                )
                 await socket.send_text(words.encode(error))
             case said.Steer(control=control) if session is not None:
                 receipt = Receipt(control_id=control.id, state="queued", chunk_index=session.index)
                 await socket.send_text(words.encode(receipt_message(receipt)))
                 await self.apply(socket, session, control, receipt)
             case said.Record(on=on):
+                if session is not None:
+                    session.recording = "/recording.mp4" if on else ""
                 await socket.send_text(words.encode(say.RecordingMessage(on=on, url="/recording.mp4")))
             case said.Save() if session is not None:
                 await socket.send_text(words.encode(say.Saved(snapshot=session.name, bytes=1_234_567)))
@@ -273,7 +310,9 @@ class FakeStream:
             case said.Ping(t=t):
                 await socket.send_text(words.encode(say.Pong(t=t)))
             case said.End():
-                await socket.send_text(words.encode(say.EndedMessage(cause="closed", reason="closed by its owner")))
+                await socket.send_text(
+                    words.encode(say.EndedMessage(cause="closed", reason="closed by its owner"))
+                )
                 await socket.close()
 
     async def send_previews(self, socket: WebSocket) -> None:
@@ -298,16 +337,31 @@ class FakeStream:
 
 def hello(sources: tuple[str, ...], examples: tuple[str, ...]) -> say.Hello:
     defaults = say.Defaults(
-        size=f"{SIZE}x{SIZE}", fps=FPS, steps=(1000, 750, 500, 250), window=21, sink=3, lead_s=1.0, noise_scale=0.7, seed=0
+        size=f"{SIZE}x{SIZE}",
+        fps=FPS,
+        steps=(1000, 750, 500, 250),
+        window=21,
+        sink=3,
+        lead_s=1.0,
+        noise_scale=0.7,
+        seed=0,
     )
     return say.Hello(model="painted", defaults=defaults, limits={}, examples=examples, sources=sources)
 
 
 def previews(prompts: tuple[str, ...]) -> say.Previews:
     """All but the last of several."""
-    jpegs = [encoder_for("jpeg").encode(paint(prompt, 0)[:1], fps=1.0)[0] for prompt in prompts[: max(1, len(prompts) - 1)]]
-    futures = [say.FuturePicture(prompt=prompt, jpeg=jpeg) for prompt, jpeg in zip_longest(prompts, jpegs, fillvalue=b"")]  # type: ignore[arg-type]
-    return say.Previews(futures=tuple(futures), note="" if len(prompts) == 1 else "1 of 3 pictures could not be made: no time")
+    jpegs = [
+        encoder_for("jpeg").encode(paint(prompt, 0)[:1], fps=1.0)[0]
+        for prompt in prompts[: max(1, len(prompts) - 1)]
+    ]
+    futures = [
+        say.FuturePicture(prompt=prompt, jpeg=jpeg)
+        for prompt, jpeg in zip_longest(prompts, jpegs, fillvalue=b"")
+    ]  # type: ignore[arg-type]
+    return say.Previews(
+        futures=tuple(futures), note="" if len(prompts) == 1 else "1 of 3 pictures could not be made: no time"
+    )
 
 
 def live(session: FakeSession, format: Format, owned: bool) -> say.LiveMessage:
@@ -325,8 +379,12 @@ def live(session: FakeSession, format: Format, owned: bool) -> say.LiveMessage:
         source=session.source,
         input=session.takes_frames,
     )
-    name, paused = session.name if owned else "", session.paused
-    return say.LiveMessage(session=name, view=session.name, format=format, config=config, paused=paused, note="")
+    name = session.name if owned else ""
+    paused = session.paused
+    return say.LiveMessage(
+        session=name, view=session.name, format=format, config=config, paused=paused, note="",
+        recording=session.recording if owned else "", recorded_s=65.0 if session.recording else 0.0,
+    )  # fmt: skip
 
 
 def receipt_message(receipt: Receipt, state: Literal["queued", "applied"] = "queued") -> say.ReceiptMessage:
@@ -355,9 +413,12 @@ def fake_stream() -> Iterator[FakeStream]:
         Route("/v1/sessions/{session}/check", may_be, methods=["POST"]),
         Mount("/", StaticFiles(directory=WEB, html=True)),
     ]
-    app = Starlette(routes=routes, middleware=[Middleware(SafeHeaders)])  # the page works under the policy it is served with
+    app = Starlette(
+        routes=routes, middleware=[Middleware(SafeHeaders)]
+    )  # the page works under the policy it is served with
     config = uvicorn.Config(app, ws="websockets-sansio", log_config=None, timeout_graceful_shutdown=1)
-    server, listener = uvicorn.Server(config), listen("127.0.0.1", 0)
+    server = uvicorn.Server(config)
+    listener = listen("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     fake.url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -14,10 +14,11 @@ from millstream.core.controls import AnyControl, Receipt, SetPrompt, Stop
 from millstream.core.errors import ControlError, Overloaded, UnknownSession
 from millstream.core.presets import find_model
 from millstream.core.trace import ChunkTiming
-from millstream.server.sessions.hub import HubLimits, ModelCard, SessionHub
+from millstream.server.sessions.hub import HubLimits, SessionHub
+from millstream.server.sessions.model_card import ModelCard
 from millstream.serving.admission_types import AdmissionMetrics
-from millstream.serving.hand_over import HandOver
-from millstream.serving.notices import Applied, Ended, Live, Notice, Pictured
+from millstream.serving.delivery_cost import DeliveryCost
+from millstream.serving.notices import Applied, Ended, Live, Notice
 from millstream.serving.previews import Previewed
 from millstream.serving.service_metrics import ServiceMetrics
 from millstream.serving.session_entry import OpenRequest
@@ -26,7 +27,10 @@ from millstream.session.chunk import Chunk
 
 TINY = find_model("wan-tiny").stream
 CARD = ModelCard(
-    name="fake", stream=TINY, unknown_words=lambda text: [w for w in text.split() if w.startswith("x")], examples=("a sea",)
+    name="fake",
+    stream=TINY,
+    unknown_words=lambda text: [w for w in text.split() if w.startswith("x")],
+    examples=("a sea",),
 )
 PATIENCE_S = 30.0
 
@@ -50,7 +54,7 @@ class FakeService:
         self.places = places
         self.sessions: dict[str, FakeSession] = {}
         self.closed = False
-        self.hand_over = HandOver()
+        self.hand_over = DeliveryCost()
 
     def open(self, request: OpenRequest, tell: Callable[[Notice], None]) -> None:
         assert request.terms is not None
@@ -65,7 +69,9 @@ class FakeService:
         chunk = session.chunks if at_chunk is None else at_chunk
         if chunk < session.chunks or len(session.waiting) >= 256:
             raise ControlError(f"chunk {chunk} is in the past")
-        receipt = Receipt(control_id=control.id or f"c{len(session.waiting)}", state="queued", chunk_index=chunk)
+        receipt = Receipt(
+            control_id=control.id or f"c{len(session.waiting)}", state="queued", chunk_index=chunk
+        )
         session.waiting.append(receipt)
         if isinstance(control, Stop):
             session.tell(Applied(receipts=self._applied(session)))
@@ -96,7 +102,7 @@ class FakeService:
     def timeline(self, session_id: str) -> None:
         return None
 
-    def hand_over_takes(self, hand_over: HandOver) -> None:
+    def hand_over_takes(self, hand_over: DeliveryCost) -> None:
         self.hand_over = hand_over
 
     def fed(self, session_id: str) -> None:
@@ -127,7 +133,9 @@ class FakeService:
         )  # fmt: skip
         return ServiceMetrics(
             scheduler=SchedulerMetrics(sessions=sessions, utilisation=0.1, busy_s=1.0, ready=0),
-            admission=AdmissionMetrics(admitted=len(sessions), waiting=0, promised=0.1, memory_bytes=0, refused=0),
+            admission=AdmissionMetrics(
+                admitted=len(sessions), waiting=0, promised=0.1, memory_bytes=0, refused=0
+            ),
             session_bytes=0,
             device_bytes=0,
         )
@@ -141,17 +149,24 @@ class FakeService:
             index=session.chunks,
             epoch=0,
             frames=frames,
+            num_frames=len(frames),
             prompts=session.request.prompts,
             receipts=self._applied(session),
             timing=ChunkTiming(total_ms=5.0, phases_ms={"step": 4.0}),
             digest="",
+            media_s=0.25 * session.chunks,
+            fps=config.fps,
+            late_s=late_s,
         )
         session.chunks += 1
-        session.tell(Pictured(chunk=chunk, media_s=0.25 * chunk.index, fps=session.request.config.fps, lateness_s=late_s))
+        session.tell(chunk)
 
     def _applied(self, session: FakeSession) -> tuple[Receipt, ...]:
-        due, session.waiting = session.waiting, []
-        return tuple(Receipt(control_id=r.control_id, state="applied", chunk_index=session.chunks) for r in due)
+        due = session.waiting
+        session.waiting = []
+        return tuple(
+            Receipt(control_id=r.control_id, state="applied", chunk_index=session.chunks) for r in due
+        )
 
     def _find(self, session_id: str) -> FakeSession:
         if session_id not in self.sessions:

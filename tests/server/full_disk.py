@@ -1,7 +1,8 @@
 """A disk that is filled while a server writes on it, and people who are watching meanwhile.
 
-The real thing where mounting is allowed: a small tmpfs, filled by a ballast file. Elsewhere the server's files may not grow
-past a size, set from outside while it runs, which fails its writes in the same places with another error.
+The real thing where mounting is allowed: a small tmpfs, filled by a ballast file. Elsewhere the server's
+files may not grow past a size, set from outside while it runs, which fails its writes in the same places with
+another error.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class Outcome:
     told_of_recording: tuple[int, ...]
     """The same of the recording, where the disk failed it."""
     told_of_keeping: tuple[int, ...]
-    """How often each of them heard that its state is not kept for a restart, where the server keeps states."""
+    """How often each of them heard that its state is not kept for a restart, where the server keeps
+    states."""
     chunks_after: int
     """That came after they were told."""
     upload: int
@@ -100,10 +102,12 @@ class Outcome:
 
 
 def live_through(address: str, disk: Disk, rng: random.Random) -> Outcome:
-    """A session with an owner and somebody who watches, on a disk that fills at a random moment and is freed again."""
+    """A session with an owner and somebody who watches, on a disk that fills at a random moment and is freed
+    again."""
     with ExitStack() as stack:
         owner, viewer = (
-            Client(stack.enter_context(connect(address.replace("http", "ws") + "/v1/stream", max_size=None))) for _ in range(2)
+            Client(stack.enter_context(connect(address.replace("http", "ws") + "/v1/stream", max_size=None)))
+            for _ in range(2)
         )
         owner.hear("hello")
         live = owner.start(**SLOW)
@@ -145,7 +149,11 @@ def live_through(address: str, disk: Disk, rng: random.Random) -> Outcome:
 
 
 def _notes(person: Client, about: str) -> list[str]:
-    return [message["message"] for message in person.heard if message["type"] == "note" and about in message["message"]]
+    return [
+        message["message"]
+        for message in person.heard
+        if message["type"] == "note" and about in message["message"]
+    ]
 
 
 def _answer_to_save(person: Client, since: int = 0) -> str:

@@ -1,4 +1,5 @@
-"""A hub on a service that makes pictures at once: play something on it, and take what its viewers are given."""
+"""A hub on a service that makes pictures at once: play something on it, and take what its viewers are
+given."""
 
 from __future__ import annotations
 

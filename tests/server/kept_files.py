@@ -18,7 +18,9 @@ from millstream.session.journal import read_journal
 
 def not_whole(data: Path) -> list[str]:
     """Files that have a name and are not what it says, each with the reason."""
-    return [f"{path.parent.name}/{path.name}: {wrong}" for path in files(data) if (wrong := what_is_wrong(path))]
+    return [
+        f"{path.parent.name}/{path.name}: {wrong}" for path in files(data) if (wrong := what_is_wrong(path))
+    ]
 
 
 def files(data: Path) -> Iterator[Path]:

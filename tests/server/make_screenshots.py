@@ -1,5 +1,5 @@
-"""Makes docs/pictures/page-dark.png, page-light.png and page-branches.png again, from the real server and the model that comes
-with the package.
+"""Makes docs/pictures/page-dark.png, page-light.png and page-branches.png again, from the real server and the
+model that comes with the package.
 
 python -m tests.server.make_screenshots [dark] [light] [branches]
 """
@@ -17,7 +17,11 @@ from tests.server.serve_process import serving
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 STORY = {
-    "dark": ("a yellow boat on the sea at sunset", "a yellow boat on the sea at night", "a yellow boat on the sea at dawn"),
+    "dark": (
+        "a yellow boat on the sea at sunset",
+        "a yellow boat on the sea at night",
+        "a yellow boat on the sea at dawn",
+    ),
     "light": (
         "a large white boat on the sea at dawn in clear weather",
         "a large white boat on the sea at noon in clear weather",
@@ -70,7 +74,9 @@ def branches(chrome: Browser, url: str) -> None:
             page.get_by_role("button", name="Steer", exact=True).click()
             screen.wait_until_moving(page)
             screen.start(page, prompt)
-            expect(page.get_by_role("status", name="Last change")).to_contain_text("on screen after", timeout=PATIENCE_MS)
+            expect(page.get_by_role("status", name="Last change")).to_contain_text(
+                "on screen after", timeout=PATIENCE_MS
+            )
         page.wait_for_timeout(2000 * SCENE_S)
         strip = page.get_by_role("region", name="Timeline").bounding_box()
         assert strip is not None
@@ -80,7 +86,11 @@ def branches(chrome: Browser, url: str) -> None:
 
 def main() -> None:
     wanted = sys.argv[1:] or [*STORY, "branches"]
-    with TemporaryDirectory() as data, serving("--model", "brook", "--data", data) as url, screen.chromium() as chrome:
+    with (
+        TemporaryDirectory() as data,
+        serving("--model", "brook", "--data", data) as url,
+        screen.chromium() as chrome,
+    ):
         for name in wanted:
             branches(chrome, url) if name == "branches" else picture(chrome, url, name)
 

@@ -1,4 +1,5 @@
-"""A WebSocket client that says exactly the bytes it is told to, frames that no library would send among them."""
+"""A WebSocket client that says exactly the bytes it is told to, frames that no library would send among
+them."""
 
 from __future__ import annotations
 
@@ -8,7 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 PATIENCE_S = 30.0
-TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
+TEXT = 1
+BINARY = 2
+CLOSE = 8
+PING = 9
 MASK = b"\0\0\0\0"
 
 

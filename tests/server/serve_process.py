@@ -1,4 +1,5 @@
-"""`millstream serve` as people run it: its own process, a port of its own, ended when it is no longer needed."""
+"""`millstream serve` as people run it: its own process, a port of its own, ended when it is no longer
+needed."""
 
 from __future__ import annotations
 
@@ -28,10 +29,12 @@ def serving(*options: str) -> Iterator[str]:
 def server_process(
     *options: str, program: Sequence[str] = HERE, trusts: ssl.SSLContext | None = None, **settings: Any
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The same with the process itself, for those who do something to it; `trusts` is whose certificate it shows, `settings`
-    are Popen's."""
+    """The same with the process itself, for those who do something to it; `trusts` is whose certificate it
+    shows, `settings` are Popen's."""
     command = [*program, "serve", "--port", "0", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **settings) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **settings
+    ) as process:
         try:
             assert process.stdout is not None
             url = process.stdout.readline().strip()

@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from millstream.server.sessions.file_store import FileStore, StoreLimits
 from millstream.server.sessions.hub import HubLimits, SessionHub
 from millstream.server.sessions.shared_files import SharedFiles
 from millstream.server.transport.peers import Peers
-from millstream.server.transport.sockets import ImpatientHTTP, ImpatientWebSocket, PoliteServer
+from millstream.server.transport.sockets import GracefulServer, ImpatientWebSocket, TimeoutHTTP
 from millstream.serving.admission_types import AdmissionConfig
 from millstream.serving.chunk_times import ChunkTimes, Geometry
 from millstream.serving.service import Service
@@ -59,7 +59,9 @@ class Serving:
         peer.bind((source, 0))
         peer.connect((host, int(port)))
         url = f"ws://{self.address}/v1/stream"
-        with connect(url, sock=peer, max_size=None, open_timeout=PATIENCE_S, compression=None, **options) as connection:
+        with connect(
+            url, sock=peer, max_size=None, open_timeout=PATIENCE_S, compression=None, **options
+        ) as connection:
             client = Client(connection)
             assert client.hear("hello")["version"] == 1
             yield client
@@ -99,7 +101,8 @@ class Client:
             message: dict[str, Any] = json.loads(data)
         else:
             (size,) = struct.unpack_from("<I", data)
-            message, rest = json.loads(data[4 : 4 + size]), data[4 + size :]
+            message = json.loads(data[4 : 4 + size])
+            rest = data[4 + size :]
             message["parts"] = [rest] if message["type"] == "init" else _cut(rest, message["sizes"])
         self.heard.append(message)
         return message
@@ -121,7 +124,8 @@ class Client:
 
 
 def _cut(data: bytes, sizes: list[int]) -> list[bytes]:
-    parts, at = [], 0
+    parts = []
+    at = 0
     for size in sizes:
         parts.append(data[at : at + size])
         at += size
@@ -137,7 +141,8 @@ def wait_until(holds: Callable[[], bool], what: str, *, patience_s: float = PATI
 
 
 class SteadyTimes(ChunkTimes):
-    """Chunks are taken to need a millisecond, however busy the machine: who is let in is then a matter of places alone."""
+    """Chunks are taken to need a millisecond, however busy the machine: who is let in is then a matter of
+    places alone."""
 
     def add(self, geometry: Geometry, seconds: float, *, is_trial: bool = False) -> None:
         super().add(geometry, 0.001, is_trial=is_trial)
@@ -154,20 +159,29 @@ def serving(
     look_ahead: bool = False,
     model: tuple[str, str] = ("wan-tiny", "random"),
     shared: SharedFiles | None = None,
+    key_names: Collection[str] = (),
     **limits: Any,
 ) -> Iterator[Serving]:
-    """`model` is a name and where its weights are; `shared`, what it has in common with others of its fleet."""
+    """`model` is a name and where its weights are; `shared`, what it has in common with others of its fleet,
+    and `key_names` are those that its gateway knows."""
     torch.set_num_threads(1)
     engine = Engine(model[0], weights=model[1], device="cpu", dtype="float32", rewind=REWIND)
     if engine.spec.name == "wan-tiny":
-        engine.spec = replace(engine.spec, stream=replace(engine.spec.stream, height=16, width=32))  # half the work
+        engine.spec = replace(
+            engine.spec, stream=replace(engine.spec.stream, height=16, width=32)
+        )  # half the work
     admission = AdmissionConfig(memory_bytes=places * SESSION_BYTES, max_waiting=max_waiting, share=1.0)
-    service = Service(engine, admission=admission, session_bytes=lambda config: SESSION_BYTES, look_ahead=look_ahead)
+    service = Service(
+        engine, admission=admission, session_bytes=lambda config: SESSION_BYTES, look_ahead=look_ahead
+    )
     service.table.admission.times = SteadyTimes()
     service.start(warm_up=[engine.spec.stream])
-    archive = None if data is None else Archive(engine, FileStore(data, StoreLimits(max_files=8), shared=shared))
+    archive = (
+        None if data is None else Archive(engine, FileStore(data, StoreLimits(max_files=8), shared=shared))
+    )
     config = config or AppConfig()
-    stores = {} if data is None else key_stores(data, config.access.keyring.names if config.access.keyring else ())
+    names = config.access.keyring.names if config.access.keyring else key_names
+    stores = {} if data is None else key_stores(data, names, shared)
     app = create_app(
         lambda: SessionHub(
             service,
@@ -183,7 +197,7 @@ def serving(
     threads = set(threading.enumerate())
     options = uvicorn.Config(
         app,
-        http=ImpatientHTTP,
+        http=TimeoutHTTP,
         ws=ImpatientWebSocket,
         ws_max_size=8 * 2**20,
         ws_ping_interval=ping_s,
@@ -192,7 +206,7 @@ def serving(
         log_config=None,
         proxy_headers=False,
     )
-    server = PoliteServer(options, lambda: app.state.server.hub.farewell())
+    server = GracefulServer(options, lambda: app.state.server.hub.farewell())
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), name="serving")
     thread.start()
     try:
@@ -204,4 +218,6 @@ def serving(
         thread.join(PATIENCE_S)
         assert not thread.is_alive(), "the server did not stop"
     assert engine.generator.caches == {}, "a session's cache was left behind"
-    assert not [each for each in set(threading.enumerate()) - threads if each.name.startswith("millstream")], "threads are left"
+    assert not [
+        each for each in set(threading.enumerate()) - threads if each.name.startswith("millstream")
+    ], "threads are left"

@@ -1,6 +1,8 @@
-"""A server without a model that speaks as much of docs/protocol.md as the load harness needs, and misbehaves on request.
+"""A server without a model that speaks as much of docs/protocol.md as the load harness needs, and misbehaves
+on request.
 
-Chunks are sent as a paced server would: never more than the lead ahead of the viewer's clock, none while paused or unwatched.
+Chunks are sent as a paced server would: never more than the lead ahead of the viewer's clock, none while
+paused or unwatched.
 """
 
 from __future__ import annotations
@@ -79,7 +81,16 @@ class SmallServer:
         self.opened += 1
         live_session: Station | None = None
         sending: asyncio.Task[None] | None = None
-        await say(socket, "hello", version=1, model="small", formats=["raw"], defaults=DEFAULTS, limits={}, examples=["a", "b"])
+        await say(
+            socket,
+            "hello",
+            version=1,
+            model="small",
+            formats=["raw"],
+            defaults=DEFAULTS,
+            limits={},
+            examples=["a", "b"],
+        )
         try:
             async for text in socket:
                 try:
@@ -90,10 +101,19 @@ class SmallServer:
                 if kind in ("start", "attach") and live_session is None:
                     live_session = self.enter(message)
                     if live_session is None:
-                        await say(socket, "error", code="refused", message="all places are taken", control_id="")
+                        await say(
+                            socket, "error", code="refused", message="all places are taken", control_id=""
+                        )
                         continue
                     await say(
-                        socket, "live", session=live_session.name, view="v", format="raw", config={}, paused=False, note=""
+                        socket,
+                        "live",
+                        session=live_session.name,
+                        view="v",
+                        format="raw",
+                        config={},
+                        paused=False,
+                        note="",
                     )
                     live_session.go_on()
                     if live_session.sending is not None:

@@ -1,4 +1,5 @@
-"""The abuse suite itself: small runs of all of it, and servers on which it must fail. A suite that cannot is worth nothing."""
+"""The abuse suite itself: small runs of all of it, and servers on which it must fail. A suite that cannot is
+worth nothing."""
 
 from __future__ import annotations
 
@@ -12,29 +13,30 @@ from typing import Any
 
 import pytest
 
-from benchmarks.abuse import parse
-from benchmarks.abuses.__main__ import attack
-from benchmarks.abuses.beside import missed_beside
-from benchmarks.abuses.campaign import run_campaign
-from benchmarks.abuses.kinds import ABUSES
-from benchmarks.abuses.mutations import mutate, mutate_bytes
-from benchmarks.abuses.phrases import PROTOCOLS
-from benchmarks.abuses.scene import Scene
-from benchmarks.abuses.server import Load, grown, slope_per_hour
-from benchmarks.abuses.signalling import mutated_candidate, mutated_offer
-from benchmarks.abuses.soak import missed_in_soak, turns
-from benchmarks.abuses.tally import Tally
-from benchmarks.abuses.target import Target
 from millstream.core.errors import ConfigError
 from millstream.load.host import Host
 from millstream.load.run import LoadRequest, put_load
 from millstream.server.transport.tasks import stop_all
 from tests.server.attacked import Attacked, attacked_here, quiet_log
 from tests.server.small_server import small_server
+from tests.soak.abuse import parse
+from tests.soak.abuses.__main__ import attack
+from tests.soak.abuses.beside import missed_beside
+from tests.soak.abuses.campaign import run_campaign
+from tests.soak.abuses.kinds import ABUSES
+from tests.soak.abuses.mutations import mutate, mutate_bytes
+from tests.soak.abuses.phrases import PROTOCOLS
+from tests.soak.abuses.scene import Scene
+from tests.soak.abuses.server import Load, grown, slope_per_hour
+from tests.soak.abuses.signalling import mutated_candidate, mutated_offer
+from tests.soak.abuses.soak import missed_in_soak, turns
+from tests.soak.abuses.tally import CallCount
+from tests.soak.abuses.target import Target
 
 
 @pytest.mark.parametrize(
-    "url", ["ws://10.0.0.1:80", "ws://example.org", "ws://0.0.0.0:80", "https://127.0.0.1", "ws://[fd00::1]:1", ""]
+    "url",
+    ["ws://10.0.0.1:80", "ws://example.org", "ws://0.0.0.0:80", "https://127.0.0.1", "ws://[fd00::1]:1", ""],
 )
 def test_no_address_but_this_machines_is_ever_attacked(url: str) -> None:
     with pytest.raises(ConfigError):
@@ -42,7 +44,8 @@ def test_no_address_but_this_machines_is_ever_attacked(url: str) -> None:
 
 
 def test_every_source_address_is_this_machines() -> None:
-    chance, target = random.Random(0), Target.at("ws://localhost:8000")
+    chance = random.Random(0)
+    target = Target.at("ws://localhost:8000")
     assert target.host == "127.0.0.1"
     assert all((target.source(chance) or "127.").startswith("127.") for _ in range(100))
 
@@ -65,7 +68,8 @@ def test_the_same_seed_says_the_same_and_nearly_all_of_it_is_wrong(protocol: Any
 
 
 def test_a_mutation_leaves_what_it_was_made_of_as_it_was() -> None:
-    chance, fields = random.Random(1), {"a": [1, {"b": "c"}], "d": 2.5}
+    chance = random.Random(1)
+    fields = {"a": [1, {"b": "c"}], "d": 2.5}
     kept = json.dumps(fields)
     assert any(json.dumps(mutate(fields, chance), default=repr) != kept for _ in range(10))
     assert json.dumps(fields) == kept
@@ -78,7 +82,9 @@ def test_every_kind_has_its_turn_before_any_has_its_second() -> None:
     assert len(ABUSES) >= 20
 
 
-def test_wrong_messages_over_every_protocol_are_answered_and_logged_without_a_traceback(tmp_path: Path) -> None:
+def test_wrong_messages_over_every_protocol_are_answered_and_logged_without_a_traceback(
+    tmp_path: Path,
+) -> None:
     with attacked_here(tmp_path) as server, quiet_log():
         tally = asyncio.run(run_campaign(server.target, mutations=1500, seed=5, limit_s=90))
         assert server.is_ready()
@@ -98,7 +104,9 @@ def test_every_kind_of_abuse_gets_something_done_and_leaves_the_server_ready(tmp
         return dict(scene.did)
 
     async def all_kinds(server: Attacked) -> list[dict[str, int]]:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # of attackers; the server's has its own
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: None
+        )  # of attackers; the server's has its own
         return await asyncio.gather(*(done_by(kind, server.scene()) for kind in ABUSES))
 
     with attacked_here(tmp_path) as server, quiet_log():
@@ -118,8 +126,8 @@ async def fake(answer: Answerer) -> AsyncIterator[Target]:
         yield Target("127.0.0.1", server.sockets[0].getsockname()[1])
 
 
-def campaign_on(answer: Answerer) -> Tally:
-    async def run() -> Tally:
+def campaign_on(answer: Answerer) -> CallCount:
+    async def run() -> CallCount:
         async with fake(answer) as target:
             return await run_campaign(target, mutations=200, seed=0, limit_s=3)
 
@@ -138,8 +146,8 @@ def test_a_server_that_answers_500_is_caught() -> None:
 
 
 def test_a_server_that_never_answers_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.abuses.requests.ANSWER_S", 0.2)
-    monkeypatch.setattr("benchmarks.abuses.frames.OPEN_S", 0.2)
+    monkeypatch.setattr("tests.soak.abuses.requests.ANSWER_S", 0.2)
+    monkeypatch.setattr("tests.soak.abuses.frames.OPEN_S", 0.2)
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -154,14 +162,21 @@ def test_a_viewer_whose_picture_stands_still_is_caught() -> None:
             request = LoadRequest(sessions=1, seconds=3.0, fps=60.0)
             result = await put_load(Host(url=server.url, pid=None), request)
         (viewer,) = result.people
-        return {"continuity": viewer.continuity, "errors": (), "granted_before": {"sessions": True}, "refused_afterwards": []}
+        quiet = {"healthz_slowest_s": 0.1, "healthz_unanswered": 0, "log_lines": 3}
+        granted = {"granted_before": {"sessions": True}, "refused_afterwards": []}
+        return {"continuity": viewer.continuity, "errors": (), **quiet, **granted}
 
     seen = asyncio.run(watch())
     (line,) = missed_beside("some_abuse", seen)
     assert "continuity" in line
     assert missed_beside("some_abuse", {**seen, "continuity": 1.0}) == []
     assert missed_beside("some_abuse", {**seen, "continuity": None})
-    assert "sessions" in missed_beside("some_abuse", {**seen, "continuity": 1.0, "refused_afterwards": ["sessions"]})[0]
+    assert (
+        "sessions"
+        in missed_beside("some_abuse", {**seen, "continuity": 1.0, "refused_afterwards": ["sessions"]})[0]
+    )
+    for measured in ({"healthz_slowest_s": 0.6}, {"healthz_unanswered": 1}, {"log_lines": 100}):
+        assert len(missed_beside("some_abuse", {**seen, "continuity": 1.0, **measured})) == 1
 
 
 def test_what_does_not_come_back_is_named() -> None:
@@ -200,7 +215,7 @@ def test_a_run_is_bounded_and_is_one_thing(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_server_that_is_gone_is_caught_and_not_asked_for_ever() -> None:
-    async def gone() -> Tally:
+    async def gone() -> CallCount:
         async with fake(lambda reader, writer: asyncio.sleep(0)) as target:
             pass
         return await run_campaign(target, mutations=100_000, seed=0, limit_s=60)

@@ -1,4 +1,5 @@
-"""Attacks that a server once did not stand, over real sockets: each must be answered, and nobody beside it may notice."""
+"""Attacks that a server once did not stand, over real sockets: each must be answered, and nobody beside it
+may notice."""
 
 from __future__ import annotations
 
@@ -9,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.abuses.frames import CONTINUATION, PING, TEXT, RawSocket, Turned, frame
-from benchmarks.abuses.http import Request, post
-from benchmarks.abuses.scene import Scene, hear
-from benchmarks.abuses.server import MODEL, SHORT, Log
-from benchmarks.abuses.signalling import ENDINGS, bomb, offer
 from millstream.load.host import Host, is_ready
 from millstream.server.access.auth import access_for
 from millstream.server.app import AppConfig
 from tests.server.attacked import STRANGER, Attacked, attacked_here, attacked_process, quiet_log, said
 from tests.server.serve_process import server_process
+from tests.soak.abuses.frames import CONTINUATION, PING, TEXT, RawSocket, Turned, frame
+from tests.soak.abuses.http import Request, post
+from tests.soak.abuses.scene import Scene, hear
+from tests.soak.abuses.server import MODEL, SHORT, Log
+from tests.soak.abuses.signalling import ENDINGS, bomb, offer
 
 MIB = 2**20
 ANSWER_S = 20.0
@@ -74,7 +75,9 @@ def test_three_ordinary_sessions_leave_the_engine_alive() -> None:
                 ask = {"type": "start", "version": 1, "prompt": "sea", "size": "16x16", "fps": 240.0}
                 greedy.send(said(**ask, strict=True, wait=True))
                 answer = await asyncio.wait_for(hear(greedy, "live", "waiting", "error"), ANSWER_S)
-                assert answer["type"] == "live" or answer.get("reason") or answer.get("message"), "it is told why"
+                assert answer["type"] == "live" or answer.get("reason") or answer.get("message"), (
+                    "it is told why"
+                )
                 small.send(said(type="stop"))
                 await asyncio.wait_for(hear(small, "ended"), ANSWER_S)
                 await next_chunk(large)
@@ -88,7 +91,8 @@ def test_three_ordinary_sessions_leave_the_engine_alive() -> None:
 
 
 def test_one_huge_slow_session_is_in_nobodys_way(tmp_path: Path) -> None:
-    """It is refused, or cut where it must be: others see pictures and save meanwhile, and the server stops when told to."""
+    """It is refused, or cut where it must be: others see pictures and save meanwhile, and the server stops
+    when told to."""
 
     async def beside(scene: Scene) -> None:
         try:
@@ -121,17 +125,25 @@ def test_an_offer_is_counted_however_its_lines_end(server: Attacked, ending: str
 
 
 def _scope(body: dict[str, object]) -> dict[str, object]:
-    return {"sdp": body["sdp"], "type": "offer", "initialParameters": {"prompts": [{"text": "sea", "weight": 1.0}]}}
+    return {
+        "sdp": body["sdp"],
+        "type": "offer",
+        "initialParameters": {"prompts": [{"text": "sea", "weight": 1.0}]},
+    }
 
 
-@pytest.mark.parametrize("gone", ["m=application", "a=fingerprint", "a=mid:", "a=group", "a=ice-", "a=setup", "m=video"])
+@pytest.mark.parametrize(
+    "gone", ["m=application", "a=fingerprint", "a=mid:", "a=group", "a=ice-", "a=setup", "m=video"]
+)
 def test_an_offer_that_lacks_a_line_is_used_or_refused(server: Attacked, gone: str) -> None:
     sdp = "".join(line for line in offer().splitlines(keepends=True) if not line.startswith(gone))
     start = {"version": 1, "prompt": "sea", "size": "16x16", "fps": 1.0}
     answer = server.ask(post("/v1/webrtc/offer", {"sdp": sdp, "type": "offer", "start": start}))
     assert answer.status in (200, 400)
     if answer.status == 200:
-        assert server.ask(Request(method="DELETE", path=f"/v1/sessions/{answer.field('session')}")).status == 204
+        assert (
+            server.ask(Request(method="DELETE", path=f"/v1/sessions/{answer.field('session')}")).status == 204
+        )
 
 
 def test_fragments_that_hold_nothing_end_their_connection(server: Attacked) -> None:
@@ -256,8 +268,14 @@ def test_a_snapshot_with_a_nested_header_is_refused_in_a_line(server: Attacked, 
 
 
 @pytest.mark.parametrize("mode", ["recompute", "blend"])
-def test_a_mix_of_extreme_weights_is_refused_or_can_be_saved_and_restored(server: Attacked, mode: str) -> None:
-    weights = [{"text": "sea", "weight": 1e308}, {"text": "sky", "weight": 1e308}, {"text": "sand", "weight": 5e-324}]
+def test_a_mix_of_extreme_weights_is_refused_or_can_be_saved_and_restored(
+    server: Attacked, mode: str
+) -> None:
+    weights = [
+        {"text": "sea", "weight": 1e308},
+        {"text": "sky", "weight": 1e308},
+        {"text": "sand", "weight": 5e-324},
+    ]
     mix: dict[str, object] = {"type": "prompt", "prompts": weights, "mode": mode, "chunks": 2}
     whole = server.run(lambda scene: saved(scene, mix, mix))
     if whole:
@@ -377,7 +395,9 @@ def test_wrong_keys_are_throttled_and_keep_nobody_out(tmp_path: Path) -> None:
     access = access_for("127.0.0.1", api_key=key, insecure=False, origins=[])
     with attacked_here(tmp_path, AppConfig(access=access)) as server, quiet_log():
         assert server.run(guess) >= {401, 429}
-        answer = server.ask(Request(path="/v1/models", headers=(("Authorization", f"Bearer {key}"),)), STRANGER)
+        answer = server.ask(
+            Request(path="/v1/models", headers=(("Authorization", f"Bearer {key}"),)), STRANGER
+        )
         assert answer.status == 200
 
 

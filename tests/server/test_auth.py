@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from websockets.exceptions import InvalidStatus
 
 from millstream.core.errors import ConfigError, Overloaded
-from millstream.server.access.auth import Access, Gate, access_for, is_local
+from millstream.server.access.auth import MAX_REFUSED_PAGES, Access, Gate, RefusedPages, access_for, is_local
 from millstream.server.access.budgets import ClientRates, Clients
 from millstream.server.access.keys import Keyring
 from millstream.server.access.shares import Quota, client_at
@@ -42,9 +42,16 @@ def refused(server: Serving, **options: object) -> int:
     return int(refusal.value.response.status_code)
 
 
-@pytest.mark.parametrize("path", ["/v1/sessions", "/v1/models", "/metrics", "/openapi.json", "/v1/recordings/x", "/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/v1/sessions", "/v1/models", "/metrics", "/openapi.json", "/v1/recordings/x", "/nothing"]
+)
 def test_without_the_key_nothing_is_told(locked: Serving, path: str) -> None:
-    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}, {"Authorization": f"Basic {KEY}"}):
+    for headers in (
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": KEY},
+        {"Authorization": f"Basic {KEY}"},
+    ):
         assert httpx2.get(locked.url(path), headers=headers).status_code == 401
     answer = httpx2.get(locked.url(path), headers={"Authorization": f"Bearer {KEY}"})
     assert answer.status_code in (200, 404)
@@ -80,13 +87,41 @@ def test_a_foreign_page_may_not_use_the_server_unless_it_was_named(
             "http://127.0.0.1:1",
         ):
             assert refused(server, origin=origin, additional_headers=headers) == 403
-            asked = httpx2.post(server.url("/v1/sessions"), json={"prompt": "a"}, headers=headers | {"Origin": origin})
+            asked = httpx2.post(
+                server.url("/v1/sessions"), json={"prompt": "a"}, headers=headers | {"Origin": origin}
+            )
             assert asked.status_code == 403
         with server.client(origin=f"http://{server.address}", additional_headers=headers):
             pass
-    assert not caplog.records, "being turned away is not the server's error"
+    lines = [record for record in caplog.records if "'https://evil.example'" in record.getMessage()]
+    assert len(lines) == 2, "one line a minute for each server, however often it asks"
+    assert "--allow-origin" in lines[0].getMessage()
+    assert {record.levelname for record in caplog.records} == {"WARNING"}, (
+        "being turned away is not the server's error"
+    )
+    caplog.clear()
     with locked.client(origin="https://example.org", additional_headers=key):
         pass
+    assert not caplog.records
+
+
+def test_pages_that_are_refused_are_logged_once_a_minute_each_and_so_many_at_most(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 0.0
+    pages = RefusedPages(clock=lambda: now)
+    for second in range(61):
+        now = float(second)
+        pages.note("http://a.example")
+    assert len(caplog.records) == 2, "one at once, one a minute later"
+    caplog.clear()
+    for number in range(10 * MAX_REFUSED_PAGES):
+        pages.note(f"http://{number}.example")
+    assert len(caplog.records) == MAX_REFUSED_PAGES - 1, (
+        "a client that makes up origins does not fill the disk"
+    )
+    pages.note("x" * 5000 + "\nforged")
+    assert all("\n" not in record.getMessage() for record in caplog.records)
 
 
 def test_without_a_key_a_foreign_name_for_this_machine_is_refused(unlocked: Serving) -> None:
@@ -153,7 +188,9 @@ def test_an_address_that_asks_too_often_waits_and_others_do_not() -> None:
     clients = Clients(ClientRates(requests=(0.001, 3)), max_clients=2)
     assert [clients.at(("10.0.0.1", port)).requests.take() for port in range(4)] == [True, True, True, False]
     assert clients.at(("10.0.0.2", 1)).requests.take()
-    clients.at(("10.0.0.3", 1))  # the one that asked longest ago is forgotten: no more than two are remembered
+    clients.at(
+        ("10.0.0.3", 1)
+    )  # the one that asked longest ago is forgotten: no more than two are remembered
     assert len(clients) == 2
 
 
@@ -169,11 +206,15 @@ def test_requests_beyond_the_rate_are_refused_in_words_and_health_is_not_counted
 
 def test_wrong_keys_are_counted_and_then_no_key_is_tried_from_that_address() -> None:
     clients = Clients(ClientRates(wrong_keys=(0.001, 3)))
-    gate = Gate(PlainTextResponse("in"), access=Access(keyring=Keyring.of_one(KEY)), open_paths=[], clients=clients)
+    gate = Gate(
+        PlainTextResponse("in"), access=Access(keyring=Keyring.of_one(KEY)), open_paths=[], clients=clients
+    )
 
     def status(address: str, key: str | None) -> int:
         client = TestClient(gate, base_url="http://127.0.0.1", client=(address, 1))
-        return client.get("/v1/models", headers={} if key is None else {"Authorization": f"Bearer {key}"}).status_code
+        return client.get(
+            "/v1/models", headers={} if key is None else {"Authorization": f"Bearer {key}"}
+        ).status_code
 
     assert [status("10.0.0.1", None) for _ in range(5)] == [401] * 5, "coming without a key is no guess"
     assert [status("10.0.0.1", f"guess-{number}") for number in range(5)] == [401, 401, 401, 429, 429]
@@ -215,7 +256,9 @@ def test_the_pages_folder_is_all_that_is_open(locked: Serving) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/main.js", "/healthz", "/v1/models", "/nothing"])
-def test_every_answer_says_what_a_page_may_do_and_that_it_is_not_to_be_framed(unlocked: Serving, path: str) -> None:
+def test_every_answer_says_what_a_page_may_do_and_that_it_is_not_to_be_framed(
+    unlocked: Serving, path: str
+) -> None:
     headers = httpx2.get(unlocked.url(path)).headers
     assert "default-src 'none'" in headers["content-security-policy"]
     assert "frame-ancestors 'none'" in headers["content-security-policy"]

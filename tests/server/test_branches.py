@@ -1,9 +1,12 @@
-"""A person forks a stream over the wire, steers both, rewinds, keeps one; what cannot be is refused in one line."""
+"""A person forks a stream over the wire, steers both, rewinds, keeps one; what cannot be is refused in one
+line."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -12,11 +15,14 @@ import pytest
 
 from millstream.client import connect, connect_async
 from millstream.core.client_messages import Ask
-from millstream.core.errors import ClientError
+from millstream.core.errors import ClientError, UnknownSession
 from millstream.engine.replay import replay
+from millstream.server.sessions import branches
 from millstream.session.journal import read_journal
 from millstream.session.journal_path import read_path
-from tests.server.serving import Client, Serving, serving
+from millstream.session.session import Session
+from millstream.session.trail import Restart
+from tests.server.serving import PATIENCE_S, Client, Serving, serving
 
 SMALL = dict(size="32x48", window=6)
 
@@ -38,7 +44,12 @@ def post(server: Serving, path: str, body: dict[str, object] | None) -> tuple[in
 
 
 def test_a_stream_is_forked_both_branches_go_on_and_one_is_kept(tmp_path: Path) -> None:
-    with serving(tmp_path) as server, server.client() as first, server.client() as second, server.client() as third:
+    with (
+        serving(tmp_path) as server,
+        server.client() as first,
+        server.client() as second,
+        server.client() as third,
+    ):
         session = first.start(**SMALL)["session"]
         first.hear("chunk", index=5)
         first.say({"type": "fork", "at_chunk": 3})
@@ -59,16 +70,53 @@ def test_a_stream_is_forked_both_branches_go_on_and_one_is_kept(tmp_path: Path) 
         branches = json.loads(urlopen(server.url(f"/v1/sessions/{session}/branches")).read())
         assert [branch["parent"] for branch in branches["branches"]] == ["", session, session]
         assert branches["states"][-1] in branches["chunks"]
-        path = [json.loads(line) for line in urlopen(server.url(f"/v1/sessions/{forked['session']}/path")).read().splitlines()]
-        assert [line["envelope"]["chunk_index"] for line in path[1:4]] == [0, 1, 2], "its parent's, then its own"
+        path = [
+            json.loads(line)
+            for line in urlopen(server.url(f"/v1/sessions/{forked['session']}/path")).read().splitlines()
+        ]
+        assert [line["envelope"]["chunk_index"] for line in path[1:4]] == [0, 1, 2], (
+            "its parent's, then its own"
+        )
         assert path[0]["parent"] is None
         second.say({"type": "keep"})
         assert second.hear("kept")["ended"] == 2
-        assert first.hear("ended")["reason"] == third.hear("ended")["reason"] == "another branch of it was kept"
+        assert (
+            first.hear("ended")["reason"] == third.hear("ended")["reason"] == "another branch of it was kept"
+        )
         second.say({"type": "stop"})
         second.hear("ended")
         server.until_empty()
         _every_path_replays(server, tmp_path)
+
+
+def test_who_watches_a_branch_watches_the_one_that_its_owner_keeps(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path) as server,
+        server.client() as owner,
+        server.client() as other,
+        server.client() as viewer,
+    ):
+        live = owner.start(**SMALL)
+        owner.hear("chunk", index=1)
+        viewer.say({"type": "view", "version": 1, "view": live["view"]})
+        viewer.hear("chunk")
+        owner.say({"type": "fork"})
+        forked = owner.hear("forked")
+        attached(other, forked["session"]).say(
+            {"type": "control", "control": {"type": "prompt", "id": "p", "prompt": "storm"}}
+        )
+        other.hear("receipt", state="applied")
+        other.say({"type": "keep"})
+        again = viewer.hear("live")
+        assert (again["view"], again["session"]) == (forked["view"], "")
+        assert [each["text"] for each in viewer.hear("chunk")["prompts"]] == ["storm"]
+        assert owner.hear("ended")["reason"] == "another branch of it was kept"
+        with server.client() as late:
+            late.say({"type": "view", "version": 1, "view": live["view"]})
+            assert late.hear("live")["view"] == forked["view"], "the link that was shared goes on, too"
+        server.hub.service.end(forked["session"])
+        viewer.hear("ended")
+        server.until(lambda: not server.hub.live_sessions.num_views, "no link is left")
 
 
 def _every_path_replays(server: Serving, data: Path) -> None:
@@ -132,7 +180,9 @@ def test_sessions_that_begin_alike_say_what_they_share_and_their_journals_replay
         for client in (first, second):
             session = client.start(fps=12.0, **SMALL)["session"]
         first.hear("chunk", index=4)
-        server.until(lambda: server.hub.service.metrics().shared[session] > 0, "one has had a chunk of the other's")
+        server.until(
+            lambda: server.hub.service.metrics().shared[session] > 0, "one has had a chunk of the other's"
+        )
         second.say({"type": "control", "control": {"type": "prompt", "id": "p", "prompt": "storm"}})
         second.hear("receipt", state="applied")
         server.until(lambda: server.hub.live_sessions[session].shared > 0, "it is told")
@@ -141,7 +191,9 @@ def test_sessions_that_begin_alike_say_what_they_share_and_their_journals_replay
             client.say({"type": "stop"})
             client.hear("ended")
         server.until_empty()
-        server.until(lambda: len(list((tmp_path / "journals").glob("*.jsonl"))) == 2, "both journals are whole")
+        server.until(
+            lambda: len(list((tmp_path / "journals").glob("*.jsonl"))) == 2, "both journals are whole"
+        )
         for journal in (tmp_path / "journals").glob("*.jsonl"):
             assert all(each.identical for each in replay(server.hub.service.engine, read_path(journal)))
 
@@ -166,10 +218,46 @@ def test_what_cannot_be_forked_or_rewound_is_refused_in_one_line() -> None:
         assert (refused["code"], "is free" in refused["message"]) == ("refused", True), "there are two places"
         assert refused["message"].startswith("no place for a branch: ")
         assert post(server, "/v1/sessions/nobody/forks", None)[0] == 404
-        assert "missing required field `chunk`" in str(post(server, f"/v1/sessions/{session}/rewind", None)[1]["message"])
+        assert "missing required field `chunk`" in str(
+            post(server, f"/v1/sessions/{session}/rewind", None)[1]["message"]
+        )
         first.say({"type": "stop"})
         first.hear("ended")
         assert post(server, f"/v1/sessions/{session}/forks", {})[0] == 404
+
+
+def test_a_fork_whose_client_has_left_and_whose_parent_has_ended_is_no_failed_session(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The branch ends quietly, and its place is free again."""
+    caplog.set_level("INFO")
+    asked = threading.Event()
+    ended = threading.Event()
+    restart_of = branches.restart_at
+
+    def restart_once_it_ended(session: Session, chunk: int | None = None) -> Restart:
+        if asked.is_set():
+            ended.wait(PATIENCE_S)
+            raise UnknownSession(
+                f"there is no live session {session.id}; it waits for its place or has ended"
+            )
+        asked.set()
+        return restart_of(session, chunk)
+
+    monkeypatch.setattr(branches, "restart_at", restart_once_it_ended)
+    with serving(places=2, max_waiting=0) as server:
+        with server.client() as first:
+            session = first.start(**SMALL)["session"]
+            first.hear("chunk", index=2)
+            first.say({"type": "fork"})
+            assert asked.wait(PATIENCE_S)
+        server.hub.service.end(session)
+        ended.set()
+        until = time.monotonic() + PATIENCE_S
+        while server.hub.service.table.entries and time.monotonic() < until:
+            time.sleep(0.02)
+        assert not server.hub.service.table.entries
+    assert not [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")]
 
 
 def test_a_tree_has_so_many_branches_and_no_more_and_a_camera_has_none() -> None:
@@ -179,7 +267,10 @@ def test_a_tree_has_so_many_branches_and_no_more_and_a_camera_has_none() -> None
         first.say({"type": "fork"})
         first.hear("forked")
         first.say({"type": "fork"})
-        assert first.hear("error")["message"] == "2 branches of this session are live already; end one or keep one"
+        assert (
+            first.hear("error")["message"]
+            == "2 branches of this session are live already; end one or keep one"
+        )
         camera.start(**SMALL, input=True, noise_scale=0.5)
         camera.say({"type": "fork"})
         assert "its input does not come again" in camera.hear("error")["message"]

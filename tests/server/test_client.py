@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import math
 import re
 import socket
@@ -13,15 +14,20 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+import av
+import httpx2
 import numpy as np
 import pytest
 
-from millstream.client import Ask, Client, ClientChunk, ClientError, async_client, connect, connect_async
-from millstream.client.chunk import ChunkBuffer
-from millstream.client.reading import Pictures, read
+from millstream.client import Ask, Client, ClientError, async_client, connect, connect_async
+from millstream.client.chunk import ChunkBuffer, ClientChunk
+from millstream.client.reading import read
 from millstream.core.controls import Cut, Pause, Resume, SetPrompt, SetSteps
 from millstream.core.errors import ConfigError
 from millstream.core.server_messages import ChunkHeader
@@ -74,7 +80,9 @@ def test_the_examples_run(server: Serving, number: int) -> None:
     server.until_empty()
 
 
-def test_frames_are_arrays_raw_ones_the_same_for_the_same_seed_and_stills_close_to_them(server: Serving) -> None:
+def test_frames_are_arrays_raw_ones_the_same_for_the_same_seed_and_stills_close_to_them(
+    server: Serving,
+) -> None:
     seen = []
     for format in ("raw", "raw", "jpeg", "webp"):
         with connect(server.url(), format=format) as client:
@@ -189,6 +197,39 @@ def test_a_saved_session_is_restored_and_goes_on_to_the_same_bits(server: Servin
         assert (found.frames == expected.frames).all()
 
 
+def untaken(client: Client) -> int:
+    return len(client._client._buffer._chunks)
+
+
+def test_the_first_chunk_after_a_recording_was_asked_for_is_the_first_in_its_film(server: Serving) -> None:
+    with connect(server.url()) as client:
+        client.start(SEA)
+        server.until(lambda: untaken(client) >= 2, "chunks wait to be taken")
+        begins = client.applied(client.steer(Pause())).chunk_index
+        server.until(lambda: untaken(client) >= begins, "all that were made have come")
+        assert client.record(True).on
+        client.steer(Resume())
+        chunks = list(client.chunks(3))
+        assert [chunk.index for chunk in chunks] == [begins, begins + 1, begins + 2]
+        assert client.dropped == 0, "what is of no use any more was not lost"
+        client.applied(client.steer(Pause()))
+        chunks += client.chunks(untaken(client))
+        film = client.record(False).url
+        with av.open(io.BytesIO(httpx2.get(server.url(film)).content)) as container:
+            num_frames = sum(1 for _ in container.decode(video=0))
+        assert num_frames == sum(len(chunk.frames) for chunk in chunks), "no more and no less"
+
+
+def test_the_first_chunk_after_a_rewind_is_of_the_new_path(server: Serving) -> None:
+    with connect(server.url()) as client:
+        client.start(SEA)
+        server.until(lambda: untaken(client) >= 3, "chunks of the old path wait to be taken")
+        went = client.rewind(2)
+        first, second = client.chunks(2)
+        assert (first.index, second.index) == (went.from_chunk, went.from_chunk + 1)
+        assert went.from_chunk > 0, "or the oldest of those that waited would pass for it"
+
+
 def test_a_key_is_brought_and_without_it_the_servers_line_is_told(locked: Serving) -> None:
     with pytest.raises(ClientError, match="a key is needed"), connect(locked.url()):
         pass
@@ -200,7 +241,9 @@ def test_a_key_is_brought_and_without_it_the_servers_line_is_told(locked: Servin
         client.stop()
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "", "ftp://127.0.0.1", "http://", "http://127.0.0.1:port", "http://[::1"])
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8000", "", "ftp://127.0.0.1", "http://", "http://127.0.0.1:port", "http://[::1"]
+)
 def test_what_is_no_address_is_said_in_one_line(url: str) -> None:
     with pytest.raises(ClientError, match="must look like"), connect(url):
         pass
@@ -214,16 +257,38 @@ def test_what_is_no_address_is_said_in_one_line(url: str) -> None:
         ({"tls": ssl.create_default_context()}, "tls is for an address that begins with https"),
     ],
 )
-def test_what_no_connection_can_have_is_said_in_one_line(server: Serving, wrong: dict[str, Any], said: str) -> None:
+def test_what_no_connection_can_have_is_said_in_one_line(
+    server: Serving, wrong: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ClientError, match=said) as refused, connect(server.url(), **wrong):
         pass
     assert KEY not in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_another_address_of_a_server_is_called_that(server: Serving) -> None:
-    with pytest.raises(ClientError, match=r"no stream is at this address \(HTTP 40\d\)"), connect(server.url("/elsewhere")):
+def test_another_address_of_a_server_is_called_that(
+    server: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        pytest.raises(ClientError, match="no WebSocket is at this address"),
+        connect(server.url("/elsewhere")),
+    ):
         pass
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+
+
+class FileHandler(SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+
+def test_a_server_of_another_kind_is_called_that(tmp_path: Path) -> None:
+    with HTTPServer(("127.0.0.1", 0), partial(FileHandler, directory=tmp_path)) as other:
+        answering = threading.Thread(target=other.handle_request)
+        answering.start()
+        url = f"http://127.0.0.1:{other.server_port}"
+        with pytest.raises(ClientError, match=r"no stream is at this address \(HTTP 404\)"), connect(url):
+            pass
+        answering.join()
 
 
 def test_what_can_never_come_is_not_waited_for(server: Serving) -> None:
@@ -278,7 +343,10 @@ def test_in_line_one_waits_for_as_long_as_it_takes(monkeypatch: pytest.MonkeyPat
 def test_nobody_there_is_said_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(ClientError, match=f"no connection to ws://127.0.0.1:{port}"), connect(f"ws://127.0.0.1:{port}"):
+    with (
+        pytest.raises(ClientError, match=f"no connection to ws://127.0.0.1:{port}"),
+        connect(f"ws://127.0.0.1:{port}"),
+    ):
         pass
 
 
@@ -320,31 +388,31 @@ def test_a_connection_that_is_lost_is_an_error_for_whoever_waits(server: Serving
         asyncio.run(lose())
 
 
-def packed(index: int, *parts: bytes) -> Pictures:
+def packed(index: int, *parts: bytes) -> ClientChunk:
     header = ChunkHeader(
         index=index, epoch=0, media_s=0.0, fps=24.0, frames=len(parts), format="jpeg", sizes=tuple(map(len, parts)),
         prompts=(), unknown=(), receipts=(), total_ms=0.0, phases_ms={}, late_s=0.0, dropped=0,
     )  # fmt: skip
-    pictures = read(with_header(header, *parts))
-    assert isinstance(pictures, Pictures)
-    return pictures
+    chunk = read(with_header(header, *parts))
+    assert isinstance(chunk, ClientChunk)
+    return chunk
 
 
 def test_chunks_that_nobody_takes_go_oldest_first_and_are_counted() -> None:
     buffer = ChunkBuffer(max_bytes=100)
     for index in range(5):
-        buffer.put(ClientChunk(packed(index, bytes(40)), (2, 2)))
+        buffer.put(replace(packed(index, bytes(40)), size=(2, 2)))
     assert buffer.dropped == 3
     assert [chunk.index for chunk in (buffer.take(), buffer.take()) if chunk] == [3, 4]
     assert buffer.take() is None
-    buffer.put(ClientChunk(packed(5, bytes(1000)), (2, 2)))
+    buffer.put(replace(packed(5, bytes(1000)), size=(2, 2)))
     assert buffer.take() is not None, "one is kept however large it is"
 
 
 def test_a_chunk_without_pictures_has_no_frames_and_a_broken_picture_is_an_error() -> None:
-    assert ClientChunk(packed(0), (4, 6)).frames.shape == (0, 4, 6, 3)
+    assert replace(packed(0), size=(4, 6)).frames.shape == (0, 4, 6, 3)
     with pytest.raises(ClientError, match="chunk 1 has a picture that is no jpeg"):
-        assert ClientChunk(packed(1, b"no picture"), (4, 6)).frames is None
+        assert replace(packed(1, b"no picture"), size=(4, 6)).frames is None
 
 
 def test_an_encrypted_address_needs_no_more_than_the_system_trusts() -> None:

@@ -28,7 +28,9 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     ("https", False, "without a certificate its address begins with http"),
     ("https", True, "its certificate is not trusted, self-signed certificate; give what to trust as tls"),
 ])  # fmt: skip
-def test_a_server_with_tls_and_one_without_are_told_apart(tmp_path: Path, scheme: str, has_certificate: bool, why: str) -> None:
+def test_a_server_with_tls_and_one_without_are_told_apart(
+    tmp_path: Path, scheme: str, has_certificate: bool, why: str
+) -> None:
     async def play() -> None:
         tls = None
         if has_certificate:

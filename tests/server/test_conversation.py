@@ -79,7 +79,12 @@ def test_a_conversation_from_hello_to_the_end() -> None:
         assert (hello["type"], hello["version"], hello["model"]) == ("hello", 1, "fake")
         assert hello["defaults"]["size"] == "32x32"
         (live,) = await client.say(START | {"formats": ["av2", "webp"], "size": "32x48", "seed": 3})
-        assert (live["type"], live["format"], live["config"]["width"], live["config"]["seed"]) == ("live", "webp", 48, 3)
+        assert (live["type"], live["format"], live["config"]["width"], live["config"]["seed"]) == (
+            "live",
+            "webp",
+            48,
+            3,
+        )
         (queued,) = await client.say({"type": "control", "control": {"type": "cut", "id": "mine"}})
         assert queued == {"type": "receipt", "control_id": "mine", "state": "queued", "chunk_index": 0}
         service.picture(live["session"])
@@ -93,7 +98,8 @@ def test_a_conversation_from_hello_to_the_end() -> None:
 
 def test_only_an_owner_is_told_that_a_server_which_stops_has_kept_the_session() -> None:
     async def play(hub: SessionHub, service: FakeService) -> None:
-        owner, viewer = Client(hub), Client(hub)
+        owner = Client(hub)
+        viewer = Client(hub)
         live = (await owner.say(START))[-1]
         await viewer.say({"type": "view", "version": 1, "view": live["view"]})
 
@@ -112,12 +118,12 @@ def test_only_an_owner_is_told_that_a_server_which_stops_has_kept_the_session() 
 def test_a_stop_while_the_session_moves_is_for_the_server_that_it_goes_to() -> None:
     async def play(hub: SessionHub, service: FakeService) -> None:
         client = Client(hub)
-        live_session = hub.find((await client.say(START))[-1]["session"])
-        live_session.departure.prepare()
+        live_session = hub.live_sessions.find((await client.say(START))[-1]["session"])
+        live_session.handoff.prepare()
         stopping = asyncio.ensure_future(client.say({"type": "stop"}))
         await asyncio.sleep(0.05)
         assert not live_session.ended, "it may have gone already"
-        live_session.departure.move(lambda viewer: None)
+        live_session.handoff.move(lambda viewer: None)
         assert "ended" not in types(await stopping)
         hub.service.end(live_session.session_id)
         await until(lambda: live_session.ended)
@@ -155,13 +161,25 @@ def test_an_owner_comes_back_and_a_viewer_may_only_watch() -> None:
         live = (await owner.say(START))[-1]
         owner.conversation.leave()
         assert service.sessions[live["session"]].viewers == 0
-        again, viewer = Client(hub), Client(hub)
-        assert (await again.say({"type": "attach", "version": 1, "session": live["session"]}))[-1]["session"] == live["session"]
+        again = Client(hub)
+        viewer = Client(hub)
+        assert (await again.say({"type": "attach", "version": 1, "session": live["session"]}))[-1][
+            "session"
+        ] == live["session"]
         seen = (await viewer.say({"type": "view", "version": 1, "view": live["view"]}))[-1]
-        assert (seen["session"], seen["view"]) == ("", live["view"]), "a view link must not give the session away"
-        for message in ({"type": "control", "control": {"type": "cut"}}, {"type": "stop"}, {"type": "save"}, b"x"):
+        assert (seen["session"], seen["view"]) == ("", live["view"]), (
+            "a view link must not give the session away"
+        )
+        for message in (
+            {"type": "control", "control": {"type": "cut"}},
+            {"type": "stop"},
+            {"type": "save"},
+            b"x",
+        ):
             assert await viewer.error(message) == "read_only"
-        assert await Client(hub).error({"type": "attach", "version": 1, "session": live["view"]}) == "not_found"
+        assert (
+            await Client(hub).error({"type": "attach", "version": 1, "session": live["view"]}) == "not_found"
+        )
 
     with_hub(play)
 
@@ -175,11 +193,14 @@ def test_every_wrong_word_is_answered_with_its_code_and_the_session_goes_on() ->
         ('{"type": "nonsense"}', "bad_message"),
         ('{"type": "control", "control": {"type": "seed", "seed": NaN}}', "bad_message"),
         ('{"type": "ping", "t": 1e999}', "bad_message"),
-        ("[" * 100_000, "bad_message"),
+        ("[" * 100_000, "too_large"),
         ('{"type": "ping", "t": "\\ud800"}', "bad_message"),
         ({"type": "ping", "t": 1, "extra": 2}, "bad_message"),
         ({"type": "control", "control": {"type": "cut", "sharp": True}}, "bad_message"),
-        ({"type": "control", "control": {"type": "prompt", "prompts": [{"text": "a", "wieght": 2}]}}, "bad_message"),
+        (
+            {"type": "control", "control": {"type": "prompt", "prompts": [{"text": "a", "wieght": 2}]}},
+            "bad_message",
+        ),
         ({"type": "control", "control": {"type": "seed", "seed": "7"}}, "bad_message"),
         ({"type": "control", "control": {"type": "seed", "seed": 10**30}}, "bad_control"),
         ({"type": "control", "control": {"type": "seed", "seed": -1}}, "bad_control"),
@@ -187,7 +208,10 @@ def test_every_wrong_word_is_answered_with_its_code_and_the_session_goes_on() ->
         ({"type": "control", "control": {"type": "kv_bias", "kv_bias": 0}}, "bad_control"),
         ({"type": "control", "control": {"type": "prompt", "prompt": "x" * 20_000}}, "bad_control"),
         ({"type": "control", "control": {"type": "prompt", "prompt": "x" * 1_000_000}}, "too_large"),
-        ('{"type": "control", "control": {"type": "prompt", "prompt": "' + "\u20ac" * 60_000 + '"}}', "too_large"),
+        (
+            '{"type": "control", "control": {"type": "prompt", "prompt": "' + "\u20ac" * 60_000 + '"}}',
+            "too_large",
+        ),
         ({"type": "control", "control": {"type": "prompt", "prompt": "  "}}, "bad_control"),
         ({"type": "control", "control": {"type": "cut", "id": "x" * 1000}}, "bad_control"),
         ({"type": "control", "control": {"type": "cut"}, "at_chunk": -1}, "bad_message"),
@@ -264,7 +288,9 @@ def test_a_refusal_says_why_and_holds_nothing() -> None:
 
 def test_one_who_speaks_too_fast_is_told_so_and_controls_are_counted_apart() -> None:
     async def play(hub: SessionHub, service: FakeService) -> None:
-        client = Client(hub, ClientLimits(messages_per_s=0.001, controls_per_s=0.001, burst_s=5000))  # five of each at once
+        client = Client(
+            hub, ClientLimits(messages_per_s=0.001, controls_per_s=0.001, burst_s=5000)
+        )  # five of each at once
         await client.say(START)
         codes = [await client.say({"type": "ping", "t": n}) for n in range(6)]
         assert types([answer for heard in codes for answer in heard]) == ["pong"] * 4 + ["error"] * 2
@@ -326,3 +352,30 @@ def test_formats_of_later_versions_are_passed_over() -> None:
     assert choose_format(["av2", "jpeg", "webp"]) == "jpeg"
     with pytest.raises(ProtocolError):
         choose_format(["av2"] * 100 + ["jpeg"])
+
+
+MALFORMED: list[tuple[dict[str, Any], str]] = [
+    ({"type": "control", "control": {"type": "cut", "id": "mine", "sharp": True}}, "mine"),
+    ({"type": "control", "control": {"type": "seed", "seed": "7", "id": "mine"}}, "mine"),
+    ({"type": "control", "control": {"type": "nonsense", "id": "mine"}}, "mine"),
+    ({"type": "control", "control": {"id": "mine"}}, "mine"),
+    ({"type": "control", "control": {"type": "cut", "id": "mine"}, "at_chunk": "soon"}, "mine"),
+    ({"type": "control", "control": {"type": "cut", "id": "mine"}, "more": 1}, "mine"),
+    ({"type": "contol", "control": {"type": "cut", "id": "mine"}}, "mine"),
+    ({"type": "control", "control": {"type": "cut", "id": "m" * 1000, "sharp": True}}, "m" * 128),
+    ({"type": "control", "control": {"type": "cut", "id": 7}}, ""),
+    ({"type": "control", "control": "cut"}, ""),
+]
+
+
+@pytest.mark.parametrize(("message", "control_id"), MALFORMED)
+def test_a_malformed_control_is_answered_with_its_id(message: dict[str, Any], control_id: str) -> None:
+    """A client that waits for the answer of each would wait for ever."""
+
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        client = Client(hub)
+        await client.say(START)
+        (error,) = [heard for heard in await client.say(message) if heard["type"] == "error"]
+        assert (error["code"], error["control_id"]) == ("bad_message", control_id)
+
+    with_hub(play)

@@ -1,4 +1,5 @@
-"""Every field that a peer's client can send, in every type it sends it in: read by its dialect, one at a time."""
+"""Every field that a peer's client can send, in every type it sends it in: read by its dialect, one at a
+time."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def value_of(name: str, kind: str) -> Any:
 def test_no_field_of_theirs_is_of_a_type_that_is_not_read(peer: str, kind: str) -> None:
     sends = {name: each["type"] for name, each in facts(peer)["sends"][kind].items()}
     types = {name: each.removeprefix("?").split("|") for name, each in sends.items()}
-    needed = {name: value_of(name, types[name][0]) for name, each in sends.items() if not each.startswith("?")}
+    needed = {
+        name: value_of(name, types[name][0]) for name, each in sends.items() if not each.startswith("?")
+    }
 
     async def play(hub: SessionHub, service: FakeService) -> None:
         for name, kinds in types.items():

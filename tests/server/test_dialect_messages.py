@@ -1,4 +1,5 @@
-"""Thousands of wrong messages, in every dialect: refused in its own words, with no traceback, and nobody else notices."""
+"""Thousands of wrong messages, in every dialect: refused in its own words, with no traceback, and nobody else
+notices."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from benchmarks.mutated_messages import OVER_HTTP, answers
 from millstream.server.dialects.krea import KreaParameters
 from millstream.server.dialects.scope_parameters import ScopeParameters
 from millstream.server.dialects.sglang import Init
@@ -17,6 +17,7 @@ from millstream.server.dialects.vllm_omni import SessionStart
 from millstream.server.sessions.hub import SessionHub
 from tests.server.dialect_clients import DIALECTS, OPENINGS, PACKS, Client, is_error, with_hub
 from tests.server.fakes import FakeService
+from tests.soak.mutated_messages import OVER_HTTP, answers
 
 
 def rubbish(dice: random.Random) -> Any:
@@ -60,16 +61,38 @@ def message(dice: random.Random, dialect: str) -> str | bytes:
         return bytes(dice.randrange(256) for _ in range(dice.randrange(40)))
     if dice.random() < 0.05:
         return "".join(chr(dice.randrange(0x20, 0xD7FF)) for _ in range(dice.randrange(40)))
-    kinds = ("init", "event", "session.start", "session.interaction", "session.ping", "session.stop", "nonsense")
+    kinds = (
+        "init",
+        "event",
+        "session.start",
+        "session.interaction",
+        "session.ping",
+        "session.stop",
+        "nonsense",
+    )
     fields = (
         *Init.__struct_fields__,
         *SessionStart.__struct_fields__,
         *KreaParameters.__struct_fields__,
         *ScopeParameters.__struct_fields__,
     )
-    said: dict[str, Any] = dict(OPENINGS.get(dialect, {})) if dice.random() < 0.3 else {"type": dice.choice(kinds)}
+    said: dict[str, Any] = (
+        dict(OPENINGS.get(dialect, {})) if dice.random() < 0.3 else {"type": dice.choice(kinds)}
+    )
     for _ in range(dice.randrange(4)):
-        name = dice.choice((*fields, "kind", "payload", "event_id", "interaction", "interp_steps", "action", "image", "extra"))
+        name = dice.choice(
+            (
+                *fields,
+                "kind",
+                "payload",
+                "event_id",
+                "interaction",
+                "interp_steps",
+                "action",
+                "image",
+                "extra",
+            )
+        )
         said[name] = rubbish(dice)
     if dialect not in PACKS:
         return json.dumps(said)
@@ -82,7 +105,9 @@ def message(dice: random.Random, dialect: str) -> str | bytes:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_thousands_of_wrong_messages_harm_nobody_and_leave_nothing_behind(dialect: str) -> None:
     async def play(hub: SessionHub, service: FakeService) -> None:
-        dice, errors, opened = random.Random(4), 0, 0
+        dice = random.Random(4)
+        errors = 0
+        opened = 0
         calm = Client(dialect, hub)
         await calm.open()
         (session,) = service.sessions
@@ -108,12 +133,16 @@ def test_thousands_of_wrong_messages_harm_nobody_and_leave_nothing_behind(dialec
     with_hub(play)
 
 
-@pytest.mark.parametrize(("dialect", "count"), [*((name, 1000) for name in DIALECTS), *((name, 150) for name in OVER_HTTP)])
+@pytest.mark.parametrize(
+    ("dialect", "count"), [*((name, 1000) for name in DIALECTS), *((name, 150) for name in OVER_HTTP)]
+)
 def test_mutated_messages_are_answered_in_its_own_words_and_never_with_a_traceback(
     dialect: str, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ten thousand of them: `python -m benchmarks.mutated_messages`."""
+    """Ten thousand of them: `python -m tests.soak.mutated_messages`."""
     found = answers(dialect, count)
     assert found["not_in_its_words"] == []
     assert found["errors"] > 50
-    assert not [record for record in caplog.records if record.exc_info], "something was logged with a traceback"
+    assert not [record for record in caplog.records if record.exc_info], (
+        "something was logged with a traceback"
+    )

@@ -1,4 +1,5 @@
-"""What dialects make of messages, without sockets and models: refusals in their own words, and what they remember."""
+"""What dialects make of messages, without sockets and models: refusals in their own words, and what they
+remember."""
 
 from __future__ import annotations
 
@@ -6,21 +7,24 @@ import asyncio
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from millstream.core.client_messages import ProtocolError
 from millstream.core.config import chunks_for, pixel_frames
 from millstream.core.controls import Receipt
+from millstream.core.trace import ChunkTiming
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import heed
 from millstream.server.dialects.sglang import Init
 from millstream.server.dialects.transitions import ChunkEvents, Transitions
 from millstream.server.protocol import conversation
 from millstream.server.sessions.hub import SessionHub
-from millstream.server.sessions.outbox import ChunkInfo, EncodedChunk
+from millstream.server.sessions.outbox import EncodedChunk
 from millstream.server.sessions.viewers import OpeningBytes
 from millstream.server.transport.tasks import stop_all
 from millstream.serving.notices import Noted
+from millstream.session.chunk import Chunk
 from tests.server.dialect_clients import DIALECTS, Client, is_error, with_hub
 from tests.server.fakes import TINY, FakeService, until
 
@@ -117,26 +121,33 @@ def test_what_could_not_be_kept_is_told_once_in_the_clients_words(dialect: str) 
         service.picture(live_session.session_id)
         await until(lambda: len(client.outbox) > 0)
         said += await client.heard()
-        assert json.dumps([each for each in said if isinstance(each, dict)], default=repr).count("before chunk 3") == 1
+        assert (
+            json.dumps([each for each in said if isinstance(each, dict)], default=repr).count(
+                "before chunk 3"
+            )
+            == 1
+        )
         client.talker.leave()
 
     with_hub(play)
 
 
 def picture(index: int, *receipts: str, parts: tuple[bytes, ...] = (b"film",)) -> EncodedChunk:
-    info = ChunkInfo(
-        index=index, epoch=0, media_s=0.0, fps=16.0, num_frames=12, prompts=(), unknown=(), late_s=0.0, total_ms=1.0,
-        phases_ms={},
+    chunk = Chunk(
+        index=index, epoch=0, frames=np.empty((0, 1, 1, 3), np.uint8), num_frames=12, fps=16.0, prompts=(), digest="",
+        timing=ChunkTiming(total_ms=1.0, phases_ms={}),
         receipts=tuple(Receipt(control_id=each, state="applied", chunk_index=index) for each in receipts),
     )  # fmt: skip
-    return EncodedChunk(info=info, format="mp4", parts=parts)
+    return EncodedChunk(chunk=chunk, format="mp4", parts=parts)
 
 
 def test_vllm_omni_events_of_a_chunk_left_out_are_told_with_the_next() -> None:
     async def play(hub: SessionHub, service: FakeService) -> None:
         client = Client("vllm_omni", hub)
         await client.open()
-        await client.say({"type": "session.interaction", "interaction": {"event_id": "a", "event": {"prompt": "sky"}}})
+        await client.say(
+            {"type": "session.interaction", "interaction": {"event_id": "a", "event": {"prompt": "sky"}}}
+        )
         assert client.talker.say(OpeningBytes(b"opening")) == []
         assert client.talker.say(picture(0, "a", parts=())) == []
         metadata, film = client.talker.say(picture(1))
@@ -177,12 +188,15 @@ def test_chunks_hold_at_least_the_frames_asked_for_and_no_chunk_too_many(num_fra
 def test_no_event_is_remembered_by_a_name_without_end() -> None:
     async def play(hub: SessionHub, service: FakeService) -> None:
         name = "n" * 1000
-        sglang, omni = Client("sglang", hub), Client("vllm_omni", hub)
+        sglang = Client("sglang", hub)
+        omni = Client("vllm_omni", hub)
         for client in (sglang, omni):
             await client.open()
         (told,) = await sglang.say({"type": "event", "kind": "prompt", "payload": "sky", "event_id": name})
         assert (told["type"], "letters" in told["content"]) == ("error", True)
-        (told,) = await omni.say({"type": "session.interaction", "interaction": {"event_id": name, "event": {"prompt": "sky"}}})
+        (told,) = await omni.say(
+            {"type": "session.interaction", "interaction": {"event_id": name, "event": {"prompt": "sky"}}}
+        )
         assert (told["code"], "letters" in told["message"]) == ("interaction_failed", True)
         for client in (sglang, omni):
             client.talker.leave()
@@ -190,8 +204,39 @@ def test_no_event_is_remembered_by_a_name_without_end() -> None:
     with_hub(play)
 
 
+@pytest.mark.parametrize("event_id", [7, 0, "mine"])
+@pytest.mark.parametrize("wrong", [{"kind": 5}, {}, {"kind": None, "payload": []}])
+def test_a_malformed_event_is_answered_with_its_id(event_id: int | str, wrong: dict[str, Any]) -> None:
+    async def play(hub: SessionHub, service: FakeService) -> None:
+        sglang = Client("sglang", hub)
+        omni = Client("vllm_omni", hub)
+        asked = {"type": "event", "event_id": event_id, **wrong}
+        (early,) = await sglang.say(asked)
+        assert (early["code"], early["event_id"]) == ("bad_state", event_id)
+        for client in (sglang, omni):
+            await client.open()
+        (told,) = [said for said in await sglang.say(asked) if is_error(said)]
+        assert (told["code"], told["event_id"]) == ("bad_message", event_id)
+        if isinstance(event_id, str):
+            (told,) = await omni.say(
+                {"type": "session.interaction", "interaction": {"event_id": event_id, **wrong}}
+            )
+            assert told["event_id"] == event_id
+        for client in (sglang, omni):
+            client.talker.leave()
+
+    with_hub(play)
+
+
 def test_fields_that_ask_for_nothing_are_not_mentioned() -> None:
-    fields = {"prompt": "sea", "type": "init", "profile": False, "negative_prompt": "", "lora": None, "quality": 95}
+    fields = {
+        "prompt": "sea",
+        "type": "init",
+        "profile": False,
+        "negative_prompt": "",
+        "lora": None,
+        "quality": 95,
+    }
     heeded, unknown = heed(fields, Init)
     assert (heeded.prompt, unknown) == ("sea", ("quality",))
     with pytest.raises(ProtocolError, match="prompt"):

@@ -11,12 +11,14 @@ import pytest
 from PIL import Image
 
 from millstream.core.client_messages import FORMATS
-from millstream.video.encoding import STILL_OPTIONS, Film, encoder_for
+from millstream.video.encoding import STILL_OPTIONS, FragmentedMP4, encoder_for
 
 
 def frames(count: int, height: int = 64, width: int = 96, shift: int = 0) -> np.ndarray:
     rows, columns = np.mgrid[:height, :width]
-    moving = [np.stack([rows * 3, columns * 2, (rows + columns + 4 * (t + shift))], -1) % 256 for t in range(count)]
+    moving = [
+        np.stack([rows * 3, columns * 2, (rows + columns + 4 * (t + shift))], -1) % 256 for t in range(count)
+    ]
     return np.stack(moving).astype(np.uint8)
 
 
@@ -44,15 +46,19 @@ def test_stills_have_the_bytes_that_pillow_gives_each_frame_alone(format: str, s
         return file.getvalue()
 
     assert encoder_for(format).encode(pictures, fps=16.0) == tuple(map(alone, pictures))
-    assert encoder_for(format).encode(pictures[:, :, ::-1], fps=16.0) == tuple(map(alone, pictures[:, :, ::-1]))
+    assert encoder_for(format).encode(pictures[:, :, ::-1], fps=16.0) == tuple(
+        map(alone, pictures[:, :, ::-1])
+    )
 
 
 def test_other_threads_run_while_a_still_is_compressed() -> None:
-    """Through Pillow's other way, which holds Python's lock, another thread has about ten turns, all before it."""
+    """Through Pillow's other way, which holds Python's lock, another thread has about ten turns, all before
+    it."""
     pictures = frames(1, 1024, 1536)
 
     def turns_meanwhile() -> int:
-        turns, over = 0, threading.Event()
+        turns = 0
+        over = threading.Event()
         thread = threading.Thread(target=lambda: (encoder_for("jpeg").encode(pictures, fps=16.0), over.set()))
         thread.start()
         while not over.wait(1e-4):
@@ -76,7 +82,8 @@ def test_stills_are_one_part_a_frame_and_a_film_one_a_chunk(format: str) -> None
 
 @pytest.mark.parametrize("fps", [8.0, 16.0, 24000 / 1001, 7.5])
 def test_fragments_in_order_are_one_film(fps: float) -> None:
-    film, parts = Film(), []
+    film = FragmentedMP4()
+    parts = []
     for number, count in enumerate((9, 12, 12)):
         parts += film.encode(frames(count, shift=12 * number), fps=fps)
     seen = decoded(film.opening + b"".join(parts))
@@ -87,23 +94,30 @@ def test_fragments_in_order_are_one_film(fps: float) -> None:
 
 
 def test_a_film_whose_rate_changes_plays_each_fragment_at_its_own_and_leaves_no_gap() -> None:
-    film, parts, rates = Film(), [], (16.0, 9.5, 4.0)
+    film = FragmentedMP4()
+    parts = []
+    rates = (16.0, 9.5, 4.0)
     for number, fps in enumerate(rates):
         parts += film.encode(frames(4, shift=4 * number), fps=fps)
     seen = decoded(film.opening + b"".join(parts))
-    times, at = list[float](), 0.0
+    times = list[float]()
+    at = 0.0
     for fps in rates:
         times += [at + number / fps for number in range(4)]
         at += 4 / fps
     assert [float(frame.pts * frame.time_base) for frame in seen] == pytest.approx(times, abs=1e-4)
     with av.open(io.BytesIO(film.opening + b"".join(parts))) as container:
-        lasts = [float(packet.duration * packet.time_base) for packet in container.demux(video=0) if packet.size]
+        lasts = [
+            float(packet.duration * packet.time_base) for packet in container.demux(video=0) if packet.size
+        ]
     assert lasts == pytest.approx([1 / fps for fps in rates for _ in range(4)], abs=1e-4)
 
 
 def test_somebody_who_joins_late_can_decode_from_any_fragment() -> None:
-    film = Film()
-    parts = [film.encode(frames(count, shift=12 * number), fps=16.0)[0] for number, count in enumerate((9, 12, 12))]
+    film = FragmentedMP4()
+    parts = [
+        film.encode(frames(count, shift=12 * number), fps=16.0)[0] for number, count in enumerate((9, 12, 12))
+    ]
     seen = decoded(film.opening + parts[2])
     assert len(seen) == 12
     whole = decoded(film.opening + b"".join(parts))[21:]
@@ -111,7 +125,7 @@ def test_somebody_who_joins_late_can_decode_from_any_fragment() -> None:
 
 
 def test_a_film_shows_what_it_was_given() -> None:
-    film = Film()
+    film = FragmentedMP4()
     given = np.full((4, 64, 64, 3), (200, 40, 90), np.uint8)
     (part,) = film.encode(given, fps=16.0)
     seen = decoded(film.opening + part)[2].reformat(format="rgb24", src_colorspace="ITU709").to_ndarray()

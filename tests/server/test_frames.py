@@ -1,4 +1,5 @@
-"""Frames below the message: each connection has a budget of them, and one that is spent ends that connection alone."""
+"""Frames below the message: each connection has a budget of them, and one that is spent ends that connection
+alone."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def server() -> Iterator[Serving]:
 
 
 def metered(**limits: float) -> MeteredConnection:
-    connection = MeteredConnection(max_size=2**20, logger=logging.getLogger("test"), limits=FrameLimits(**limits))
+    connection = MeteredConnection(
+        max_size=2**20, logger=logging.getLogger("test"), limits=FrameLimits(**limits)
+    )
     connection.receive_data(asking("127.0.0.1"))
     (request,) = connection.events_received()
     connection.send_response(connection.accept(request))  # type: ignore[arg-type]
@@ -62,7 +65,9 @@ def test_a_frame_too_many_ends_the_connection_and_nothing_behind_it_is_read(
 def test_messages_in_pieces_and_a_ping_now_and_then_pass() -> None:
     connection = metered()
     for _ in range(10):
-        connection.receive_data(frame(BINARY, b"a", fin=False) + frame(0, b"b", fin=False) * 50 + frame(PING) + frame(0))
+        connection.receive_data(
+            frame(BINARY, b"a", fin=False) + frame(0, b"b", fin=False) * 50 + frame(PING) + frame(0)
+        )
     assert connection.state is State.OPEN
     frames = [event for event in connection.events_received() if isinstance(event, Frame)]
     assert sum(each.opcode is Opcode.PING for each in frames) == 10
@@ -74,7 +79,9 @@ def test_messages_in_pieces_and_a_ping_now_and_then_pass() -> None:
     [frame(TEXT, fin=False) + frame(0, fin=False) * 4000, frame(PING, b"p" * 125) * 100],
     ids=["continuations", "pings"],
 )
-def test_a_flood_of_frames_is_ended_with_1008_and_a_viewer_beside_it_goes_on(server: Serving, flood: bytes) -> None:
+def test_a_flood_of_frames_is_ended_with_1008_and_a_viewer_beside_it_goes_on(
+    server: Serving, flood: bytes
+) -> None:
     with server.client() as viewer:
         viewer.start()
         first = viewer.hear("chunk")["index"]

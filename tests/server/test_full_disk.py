@@ -1,4 +1,5 @@
-"""A disk that is full ends no stream: people are told once, what was asked for is refused in words, nothing is half-written."""
+"""A disk that is full ends no stream: people are told once, what was asked for is refused in words, nothing
+is half-written."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from tests.server.test_serve import TINY
 def test_streams_go_on_when_the_disk_is_full_and_everybody_is_told_once(tmp_path: Path) -> None:
     """On a disk of its own where that may be mounted, and with files that may not grow."""
     data = tmp_path / "disk" / "data"
-    with mounted(tmp_path / "disk") as disk, server_process(*TINY, "--data", str(data), "--keep", "1") as (process, url):
+    with (
+        mounted(tmp_path / "disk") as disk,
+        server_process(*TINY, "--data", str(data), "--keep", "1") as (process, url),
+    ):
         for seed, each in enumerate([disk or LimitedDisk(process.pid), LimitedDisk(process.pid)]):
             found = live_through(url, each, random.Random(seed))
             assert found.told == (1, 1)

@@ -1,4 +1,5 @@
-"""However much hangs, a server that is told to stop waits no longer than its grace, and everything that waits has its share."""
+"""However much hangs, a server that is told to stop waits no longer than its grace, and everything that waits
+has its share."""
 
 from __future__ import annotations
 
@@ -61,10 +62,12 @@ class StuckKeeper:
 def test_a_keeper_a_service_and_tasks_that_hang_share_one_grace() -> None:
     async def main() -> None:
         clock = Clock()
-        service, keeper = StuckService(clock), StuckKeeper(clock)
+        service = StuckService(clock)
+        keeper = StuckKeeper(clock)
         hub = fake_hub(service)
         hub.start()
-        hub.grace, hub.keeper = Grace(0.8, clock.read), keeper  # type: ignore[assignment]
+        hub.grace = Grace(0.8, clock.read)  # type: ignore[assignment]
+        hub.keeper = keeper
         hangs = hub.spawn(asyncio.sleep(1000))
         left_s = await asyncio.wait_for(hub.farewell(), PATIENCE_S)
         assert [keeper.patience_s, service.patience_s, left_s] == pytest.approx([0.4, 0.2, 0.1])
@@ -79,7 +82,8 @@ def test_a_keeper_a_service_and_tasks_that_hang_share_one_grace() -> None:
 
 def test_a_service_whose_turn_on_a_thread_never_comes_is_not_waited_for() -> None:
     async def main() -> None:
-        go_on, threads = threading.Event(), ThreadPoolExecutor(1)
+        go_on = threading.Event()
+        threads = ThreadPoolExecutor(1)
         threads.submit(go_on.wait)
         asyncio.get_running_loop().set_default_executor(threads)
         hub = fake_hub(grace_s=0.2)

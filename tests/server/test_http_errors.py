@@ -1,4 +1,5 @@
-"""What HTTP answers where nothing is, where something is that wants another method, and to what a session cannot do."""
+"""What HTTP answers where nothing is, where something is that wants another method, and to what a session
+cannot do."""
 
 from __future__ import annotations
 
@@ -24,11 +25,16 @@ def http() -> Iterator[httpx2.Client]:
         ("GET", "/v1/webrtc/offer", "POST"), ("OPTIONS", "/v1/models", "GET, HEAD"), ("DELETE", "/v1/sessions/a/forks", "POST"),
     ],
 )  # fmt: skip
-def test_another_method_is_told_which_there_are(http: httpx2.Client, method: str, path: str, allowed: str) -> None:
+def test_another_method_is_told_which_there_are(
+    http: httpx2.Client, method: str, path: str, allowed: str
+) -> None:
     answer = http.request(method, path)
     assert code(answer) == (405, "bad_message")
     assert answer.headers["allow"] == allowed
-    assert f"{path} is asked with {allowed.replace('HEAD, ', '').replace(', HEAD', '').replace(', ', ' or ')}" in answer.text
+    assert (
+        f"{path} is asked with {allowed.replace('HEAD, ', '').replace(', HEAD', '').replace(', ', ' or ')}"
+        in answer.text
+    )
 
 
 @pytest.mark.parametrize("path", ["/v1/nothing", "/nothing.html", "/v1/sessions/a/b/c"])

@@ -10,13 +10,12 @@ import pytest
 
 from millstream.core.client_messages import Ask
 from millstream.core.errors import Overloaded, UnknownSession, VideoError
-from millstream.server.protocol.session_request import open_asked
-from millstream.server.sessions import encodings
+from millstream.server.sessions import encodings, viewers
 from millstream.server.sessions import hub as hubs
-from millstream.server.sessions import live_session as live_sessions
 from millstream.server.sessions.hub import SessionHub
-from millstream.server.sessions.live_session import LiveSession, Tape
+from millstream.server.sessions.live_session import LiveSession
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
+from millstream.server.sessions.recordings import ActiveRecording
 from millstream.serving.notices import Ended, Live, Waiting
 from tests.server.fakes import TINY, FakeService, until
 from tests.server.hub_plays import SEA, items, pictures, with_hub
@@ -32,8 +31,9 @@ def test_the_end_is_the_last_thing_heard_and_the_session_is_gone() -> None:
         found = await items(outbox, lambda got: None in got)
         assert [type(item) for item in found] == [Live, EncodedChunk, Ended, type(None)]
         await until(lambda: not hub.live_sessions)
-        live_session.leave(viewer)
-        for find, name in ((hub.find, live_session.session_id), (hub.find_view, live_session.view_id)):
+        live_session.remove_viewer(viewer)
+        known = hub.live_sessions
+        for find, name in ((known.find, live_session.session_id), (known.find_view, live_session.view_id)):
             with pytest.raises(UnknownSession):
                 find(name)
         with pytest.raises(UnknownSession):
@@ -46,16 +46,19 @@ def test_a_session_that_nobody_watches_is_ended_after_a_while(monkeypatch: pytes
     monkeypatch.setattr(hubs, "TICK_S", 0.01)
 
     async def play(hub: SessionHub, service: FakeService) -> None:
-        kept, left = hub.open(SEA, TINY), hub.open(SEA, TINY)
+        kept = hub.open(SEA, TINY)
+        left = hub.open(SEA, TINY)
         kept.join("jpeg", Outbox())
-        left.leave(left.join("jpeg", Outbox()))
+        left.remove_viewer(left.join("jpeg", Outbox()))
         await until(lambda: left.session_id not in hub.live_sessions)
         assert list(hub.live_sessions) == [kept.session_id]
 
     with_hub(play, abandon_s=0.1)
 
 
-def test_one_that_is_recorded_is_kept_while_its_recording_grows_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_recorded_is_kept_while_its_recording_grows_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One that stands still would be kept for ever, and its place with it."""
     monkeypatch.setattr(hubs, "TICK_S", 0.01)
 
@@ -74,7 +77,7 @@ def test_one_that_is_recorded_is_kept_while_its_recording_grows_and_no_longer(mo
     async def play(hub: SessionHub, service: FakeService) -> None:
         grows, stands = (hub.open(SEA, TINY) for _ in range(2))
         for live_session in (grows, stands):
-            live_session.tape = Tape("film", FakeRecording())  # type: ignore[arg-type]
+            live_session.recordings.active = ActiveRecording("film", FakeRecording())  # type: ignore[arg-type]
 
         def still_grows() -> bool:
             service.picture(grows.session_id)
@@ -86,7 +89,9 @@ def test_one_that_is_recorded_is_kept_while_its_recording_grows_and_no_longer(mo
     with_hub(play, abandon_s=0.5)
 
 
-def test_a_recording_ends_as_it_should_when_whoever_ended_it_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_recording_ends_as_it_should_when_whoever_ended_it_is_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class SlowRecording:
         broken = False
 
@@ -98,9 +103,10 @@ def test_a_recording_ends_as_it_should_when_whoever_ended_it_is_gone(caplog: pyt
             raise VideoError("there was no frame to write")
 
     async def play(hub: SessionHub, service: FakeService) -> None:
-        live_session, recording = hub.open(SEA, TINY), SlowRecording()
-        live_session.tape = Tape("film", recording)  # type: ignore[arg-type]
-        asked = asyncio.ensure_future(hub.recordings.stop(live_session))
+        live_session = hub.open(SEA, TINY)
+        recording = SlowRecording()
+        live_session.recordings.active = ActiveRecording("film", recording)  # type: ignore[arg-type]
+        asked = asyncio.ensure_future(live_session.recordings.stop())
         await asyncio.sleep(0.01)
         asked.cancel()
         recording.written.set()
@@ -129,7 +135,9 @@ def test_one_that_waits_to_come_back_is_kept_as_long_as_any_other(monkeypatch: p
         returning, newcomer = (hub.open(SEA, TINY) for _ in range(2))
         service.picture(returning.session_id)
         for live_session in (returning, newcomer):
-            service.sessions[live_session.session_id].tell(Waiting(position=1, expected_wait_s=None, reason="full"))
+            service.sessions[live_session.session_id].tell(
+                Waiting(position=1, expected_wait_s=None, reason="full")
+            )
         await until(lambda: newcomer.session_id not in hub.live_sessions)
         assert returning.session_id in hub.live_sessions
 
@@ -138,7 +146,7 @@ def test_one_that_waits_to_come_back_is_kept_as_long_as_any_other(monkeypatch: p
 
 def test_a_session_may_give_way_and_the_servers_limits_hold_for_all() -> None:
     async def play(hub: SessionHub, service: FakeService) -> None:
-        live_session = open_asked(hub, Ask(prompt="sea", weight=0.25))
+        live_session = hub.open_asked(Ask(prompt="sea", weight=0.25))
         request = service.sessions[live_session.session_id].request
         assert (request.weight, request.idle_s, request.max_life_s, request.max_chunks) == (0.25, 5, 60, 100)
 
@@ -146,7 +154,7 @@ def test_a_session_may_give_way_and_the_servers_limits_hold_for_all() -> None:
 
 
 def test_there_is_an_end_to_sessions_and_to_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_sessions, "MAX_VIEWERS", 2)
+    monkeypatch.setattr(viewers, "MAX_VIEWERS", 2)
 
     async def play(hub: SessionHub, service: FakeService) -> None:
         live_session = hub.open(SEA, TINY)
@@ -161,8 +169,10 @@ def test_there_is_an_end_to_sessions_and_to_viewers(monkeypatch: pytest.MonkeyPa
     with_hub(play, max_sessions=2)
 
 
-def test_an_owner_is_let_in_however_many_watch_and_whoever_came_last_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_sessions, "MAX_VIEWERS", 3)
+def test_an_owner_is_let_in_however_many_watch_and_whoever_came_last_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(viewers, "MAX_VIEWERS", 3)
 
     async def play(hub: SessionHub, service: FakeService) -> None:
         live_session = hub.open(SEA, TINY)
@@ -176,7 +186,9 @@ def test_an_owner_is_let_in_however_many_watch_and_whoever_came_last_makes_room(
         assert isinstance(told[-2], Ended)
         assert "owner" in told[-2].reason
         mine += [live_session.join("jpeg", Outbox(), owner=True) for _ in range(3)]
-        assert live_session.viewers == set(mine[1:]), "with nobody else there, the owner's oldest connection goes"
+        assert set(live_session.viewers) == set(mine[1:]), (
+            "with nobody else there, the owner's oldest connection goes"
+        )
         with pytest.raises(Overloaded, match="3 watch"):
             live_session.join("jpeg", Outbox())
         assert service.sessions[live_session.session_id].viewers == 3
@@ -196,8 +208,10 @@ def test_an_encoder_that_fails_ends_its_session_and_no_other(monkeypatch: pytest
     monkeypatch.setattr(encodings, "encoder_for", broken)
 
     async def play(hub: SessionHub, service: FakeService) -> None:
-        good, bad = hub.open(SEA, TINY), hub.open(SEA, TINY)
-        well, ill = Outbox(), Outbox()
+        good = hub.open(SEA, TINY)
+        bad = hub.open(SEA, TINY)
+        well = Outbox()
+        ill = Outbox()
         good.join("jpeg", well)
         bad.join("webp", ill)
         for live_session in (good, bad):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import time
 from collections.abc import Coroutine, Iterator
@@ -15,12 +16,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from millstream.commands.replay import run_replay
+from millstream.commands.replay import ReplayOptions, run_replay
 from millstream.core.errors import JournalError, NotKept
 from millstream.engine import snapshot
 from millstream.server.sessions import keeper as keepers
 from millstream.server.sessions.file_store import MAX_AGE_S, FileStore, StoreLimits
 from millstream.server.sessions.keeper import Keeper, file_name
+from millstream.server.sessions.shared_files import SharedFiles
 from millstream.session.journal import read_journal
 from tests.server.kept_files import kept_before, kept_file
 from tests.server.serving import Client, Serving, serving, wait_until
@@ -30,13 +32,13 @@ RAW = {"formats": ["raw"]}
 
 
 @contextmanager
-def keeping(data: Path, **limits: Any) -> Iterator[Serving]:
-    with serving(data, keep_chunks=EVERY, **limits) as server:
+def keeping(data: Path, *, every: int = EVERY, **limits: Any) -> Iterator[Serving]:
+    with serving(data, keep_chunks=every, **limits) as server:
         yield server
 
 
 @contextmanager
-def dying(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+def dying(data: Path, monkeypatch: pytest.MonkeyPatch, *, every: int = EVERY) -> Iterator[Serving]:
     """A server that ends without keeping anything more, as one that is killed."""
 
     async def nothing(keeper: Keeper, timeout_s: float) -> None:
@@ -44,12 +46,12 @@ def dying(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
 
     with monkeypatch.context() as patch:
         patch.setattr(Keeper, "keep_all", nothing)
-        with keeping(data) as server:
+        with keeping(data, every=every) as server:
             yield server
 
 
-def steer(client: Client, name: str, **control: Any) -> dict[str, Any]:
-    client.say({"type": "control", "control": {"id": name, **control}})
+def steer(client: Client, name: str, *, at: int | None = None, **control: Any) -> dict[str, Any]:
+    client.say({"type": "control", "control": {"id": name, **control}, "at_chunk": at})
     return client.hear("receipt", control_id=name, state="queued")
 
 
@@ -77,12 +79,13 @@ def attach(client: Client, session: str) -> dict[str, Any]:
 
 
 def differing_chunks(journal: Path) -> int:
-    """Of a journal that is run again."""
-    options = dict(check=True, out=None, weights=[], video=None, start=None, device=None, overwrite=False, quiet=True)
-    return run_replay(journal, fast="auto", precision="auto", topology="local", limits="", **options)
+    """Run a journal again."""
+    return run_replay(ReplayOptions(journal=journal, check=True, quiet=True))
 
 
-def test_a_server_that_is_told_to_stop_keeps_every_session_and_the_next_one_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_server_that_is_told_to_stop_keeps_every_session_and_the_next_one_goes_on_to_the_same_bits(
+    tmp_path: Path,
+) -> None:
     with ExitStack() as clients:
         with keeping(tmp_path) as server:
             client = clients.enter_context(server.client())
@@ -91,7 +94,9 @@ def test_a_server_that_is_told_to_stop_keeps_every_session_and_the_next_one_goes
             see(client, 1)
             steer(client, "storm", type="prompt", prompt="storm", mode="keep")
             client.hear("receipt", control_id="storm", state="applied")
-            client.say({"type": "control", "control": {"id": "later", "type": "seed", "seed": 5}, "at_chunk": 5000})
+            client.say(
+                {"type": "control", "control": {"id": "later", "type": "seed", "seed": 5}, "at_chunk": 5000}
+            )
             client.hear("receipt", control_id="later")
             client.say({"type": "save"})
             saved = client.hear("saved")["snapshot"]
@@ -100,14 +105,18 @@ def test_a_server_that_is_told_to_stop_keeps_every_session_and_the_next_one_goes
     with keeping(tmp_path) as server, server.client() as client, server.client() as other:
         again = attach(client, session)
         assert (again["view"], again["config"]["height"]) == (live["view"], live["config"]["height"])
-        assert f"at chunk {last + 1}, where it was last kept" in client.hear("note")["message"]
+        note = client.hear("note")["message"]
+        assert f"at chunk {last + 1}, where its server stopped" in note
+        assert "lost" not in note, "nothing is"
         told = {(m["control_id"], m["state"]) for m in (client.hear("receipt"), client.hear("receipt"))}
         assert told == {("storm", "applied"), ("later", "queued")}
         chunk = client.hear("chunk")
         assert chunk["index"] == last + 1, "nothing is lost"
         assert [prompt["text"] for prompt in chunk["prompts"]] == ["storm"]
         other.say({"type": "restore", "version": 1, "snapshot": saved, **RAW})
-        assert other.hear("chunk", index=chunk["index"])["parts"] == chunk["parts"], "as a session that was never kept"
+        assert other.hear("chunk", index=chunk["index"])["parts"] == chunk["parts"], (
+            "as a session that was never kept"
+        )
         client.say({"type": "stop"})
         client.hear("ended")
         wait_until(lambda: not kept_file(tmp_path, session).exists(), "what ended orderly leaves nothing")
@@ -117,44 +126,87 @@ def test_a_server_that_is_told_to_stop_keeps_every_session_and_the_next_one_goes
         assert client.hear("error")["code"] == "not_found"
 
 
-def test_what_was_acknowledged_after_the_last_save_is_told_as_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with dying(tmp_path, monkeypatch) as server, server.client() as client:
+def test_what_a_killed_server_showed_comes_as_it_was_and_what_is_asked_meanwhile_applies_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with dying(tmp_path, monkeypatch, every=50) as server, server.client() as client:
         session = client.start(**RAW)["session"]
-        steer(client, "kept", type="prompt", prompt="storm", mode="keep")
-        client.hear("receipt", control_id="kept", state="applied")
-        see(client, 2 * EVERY)
-        steer(client, "halt", type="pause")
-        client.hear("receipt", control_id="halt", state="applied")
-        wait_until(lambda: kept_before(kept_file(tmp_path, session)) >= EVERY, "it is kept")
-        steer(client, "lost", type="seed", seed=7)
-        last = last_seen(client)
+        for number in range(3):  # one knob, turned again and again
+            turned = steer(client, "knob", type="seed", seed=number)
+            see(client, turned["chunk_index"])
+        steer(client, "later", at=500, type="seed", seed=7)
+        stormy = steer(client, "storm", type="prompt", prompt="storm", mode="keep")
+        see(client, stormy["chunk_index"])
+        shown = {message["index"]: message["parts"] for message in client.heard if message["type"] == "chunk"}
     came_back_at = kept_before(kept_file(tmp_path, session))
-    assert last + 1 - EVERY <= came_back_at <= last + 1
+    last = max(shown)
+    assert came_back_at == 1, "kept once, after its first chunk"
+    with keeping(tmp_path) as server, server.client() as client:
+        attach(client, session)
+        asked = [
+            steer(client, f"new {number}", type="prompt", prompt=f"calm {number}", mode="keep")
+            for number in range(5)
+        ]
+        assert min(receipt["chunk_index"] for receipt in asked) > last
+        (note,) = [message["message"] for message in client.heard if message["type"] == "note"]
+        assert f"at chunk {came_back_at}, where it was last kept" in note
+        assert f"up to chunk {last} it comes as it was shown" in note
+        see(client, last + 2)
+        again = {message["index"]: message for message in client.heard if message["type"] == "chunk"}
+        told = {
+            (m["control_id"], m["state"], m["chunk_index"]) for m in client.heard if m["type"] == "receipt"
+        }
+    assert {index: again[index]["parts"] for index in range(came_back_at, last + 1)} == {
+        index: parts for index, parts in shown.items() if index >= came_back_at
+    }
+    assert ("later", "queued", 500) in told
+    assert again[last]["prompts"][0]["text"] == "storm"
+    assert again[last + 2]["prompts"][0]["text"] == "calm 4", "the last one that was asked for"
+
+
+def test_one_that_goes_on_after_a_stop_and_is_then_killed_does_not_say_that_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with keeping(tmp_path) as server, server.client() as client:
+        session = client.start(**RAW)["session"]
+        see(client, 1)
+    came_back_at = kept_before(kept_file(tmp_path, session))
+    with dying(tmp_path, monkeypatch) as server, server.client() as client:
+        attach(client, session)
+        see(client, came_back_at)
+        wait_until(
+            lambda: kept_before(kept_file(tmp_path, session)) == came_back_at + 1,
+            "it is kept after one chunk",
+        )
     with keeping(tmp_path) as server, server.client() as client:
         attach(client, session)
         note = client.hear("note")["message"]
-        assert f"at chunk {came_back_at}, where it was last kept" in note
-        assert "lost" in note
-        steer(client, "on", type="resume")  # the pause may have been waiting when it was kept
-        see(client, came_back_at)
-        assert next(message["index"] for message in client.heard if message["type"] == "chunk") == came_back_at
-        told = {message["control_id"] for message in client.heard if message["type"] == "receipt"}
-        assert "kept" in told
-        assert "lost" not in told
+        assert "where it was last kept" in note
+        assert "where its server stopped" not in note
 
 
-def test_branches_are_branches_of_each_other_after_a_restart_and_one_that_is_kept_ends_the_rest(tmp_path: Path) -> None:
+def test_branches_are_branches_of_each_other_after_a_restart_and_one_that_is_kept_ends_the_rest(
+    tmp_path: Path,
+) -> None:
     with keeping(tmp_path, places=2) as server, server.client() as client:
         first = client.start(**RAW)["session"]
         see(client, 1)
         client.say({"type": "fork"})
-        second = client.hear("forked")["session"]
+        forked = client.hear("forked")
+        second = forked["session"]
+        link = forked["view"]
     with keeping(tmp_path, places=2) as server, server.client() as client, server.client() as beside:
         attach(client, first)
         attach(beside, second)
         client.say({"type": "keep"})
         assert client.hear("kept")["ended"] == 1
         beside.hear("ended")
+    with keeping(tmp_path) as server, server.client() as client, server.client() as viewer:
+        attach(client, first)
+        viewer.say({"type": "view", "version": 1, "view": link, **RAW})
+        assert viewer.hear("live")["view"] == client.heard[-1]["view"], (
+            "the ended branch's link shows the one that was kept"
+        )
 
 
 def test_where_it_goes_on_is_told_once(tmp_path: Path) -> None:
@@ -163,7 +215,7 @@ def test_where_it_goes_on_is_told_once(tmp_path: Path) -> None:
         see(client, 1)
     with keeping(tmp_path) as server, server.client() as client, server.client() as again:
         view = attach(client, session)["view"]
-        assert "where it was last kept" in client.hear("note")["message"]
+        assert "where its server stopped" in client.hear("note")["message"]
         attach(again, session)
         see(again, last_seen(client) + 1)
         again.say({"type": "ping"})
@@ -236,7 +288,9 @@ def test_one_that_waits_in_line_to_come_back_and_is_left_keeps_its_file(tmp_path
             attach(client, session)
 
 
-def test_the_journal_of_a_restored_session_replays_from_its_snapshot_and_asks_for_it_where_that_is_gone(tmp_path: Path) -> None:
+def test_the_journal_of_a_restored_session_replays_from_its_snapshot_and_asks_for_it_where_that_is_gone(
+    tmp_path: Path,
+) -> None:
     with serving(tmp_path) as server, server.client() as client, server.client() as restored:
         client.start(**RAW)
         see(client, 1)
@@ -260,7 +314,9 @@ def test_the_journal_of_a_restored_session_replays_from_its_snapshot_and_asks_fo
         differing_chunks(journal)
 
 
-def test_the_journal_of_a_camera_session_replays_by_itself_and_goes_on_after_a_restore(tmp_path: Path) -> None:
+def test_the_journal_of_a_camera_session_replays_by_itself_and_goes_on_after_a_restore(
+    tmp_path: Path,
+) -> None:
     with serving(tmp_path) as server, server.client() as client, server.client() as restored:
         names = [client.start(input=True, **RAW)["journal"]]
         show_to_camera(client, 3)
@@ -280,7 +336,9 @@ def test_the_journal_of_a_camera_session_replays_by_itself_and_goes_on_after_a_r
     assert read_journal(journal).chunks[-1].envelope.chunk_index >= 4
 
 
-def test_a_disk_that_is_full_ends_no_stream_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_ends_no_stream_and_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attempts: list[Path] = []
 
     def full(copied: snapshot.Snapshot, path: Path) -> None:
@@ -364,7 +422,9 @@ def test_a_start_removes_what_is_too_old_and_there_is_an_end_to_how_many_there_a
     assert len(list((tmp_path / "sessions").iterdir())) == 2
 
 
-def test_a_session_whose_file_went_for_others_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_whose_file_went_for_others_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with keeping(tmp_path) as server, server.client() as client, server.client() as other:
         first = client.start(**RAW)["session"]
         see(client, EVERY)
@@ -374,3 +434,72 @@ def test_a_session_whose_file_went_for_others_hears_of_it(tmp_path: Path, monkey
         server.hub.archive.store.limits = StoreLimits(max_files=1)
         other.start(**RAW)
         assert "no room" in client.hear("note")["message"]
+
+
+def logged_at(place: str) -> int:
+    """The chunk of a logged control, by its file's place; -1 for any other file."""
+    folder, _, name = place.rpartition("/")
+    at_chunk = name.partition("-")[0]
+    return int(at_chunk) if folder.startswith("controls/") and at_chunk.isdigit() else -1
+
+
+def test_a_control_is_acknowledged_when_its_log_is_written_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On storage that is slow: whoever has the receipt can have the control brought back."""
+    shared = SharedFiles.at(str(tmp_path / "shared"))
+    write = SharedFiles.write
+
+    def slowly(files: SharedFiles, place: str, data: bytes) -> None:
+        if logged_at(place) >= 0:
+            time.sleep(1.0)
+        write(files, place, data)
+
+    monkeypatch.setattr(SharedFiles, "write", slowly)
+    with serving(tmp_path / "data", keep_chunks=EVERY, shared=shared) as server, server.client() as client:
+        session = client.start(**RAW)["session"]
+        client.say(
+            {"type": "control", "control": {"id": "later", "type": "seed", "seed": 5}, "at_chunk": 5000}
+        )
+        client.hear("receipt", control_id="later", state="queued")
+        logged = shared.read_all(f"controls/{file_name(session)}")
+        client.say({"type": "stop"})
+        client.hear("ended")
+    assert [
+        json.loads(line)["control"]["seed"]
+        for name, line in logged.items()
+        if logged_at(f"controls/x/{name}") >= 0
+    ] == [5]
+
+
+def test_a_state_takes_no_control_with_it_that_it_does_not_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Controls stay logged until a state is kept that was taken after their chunk."""
+    shared = SharedFiles.at(str(tmp_path / "shared"))
+    kept = [0]
+    removed = list[tuple[int, int]]()
+    write = snapshot.write
+    remove = SharedFiles.remove
+
+    def noted(copied: snapshot.Snapshot, path: Path) -> None:
+        write(copied, path)
+        kept.append(copied.header.timeline.chunk_index)
+
+    def checked(files: SharedFiles, place: str) -> None:
+        if logged_at(place) >= 0:
+            removed.append((logged_at(place), kept[-1]))
+        remove(files, place)
+
+    monkeypatch.setattr(keepers.snapshot, "write", noted)
+    monkeypatch.setattr(SharedFiles, "remove", checked)
+    with serving(tmp_path / "data", keep_chunks=EVERY, shared=shared) as server, server.client() as client:
+        client.start(fps=120.0, lead_s=60.0, **RAW)
+        first = last_seen(client) + 20
+        for chunk in range(first, first + 8):
+            client.say({"type": "control", "control": {"type": "seed", "seed": chunk}, "at_chunk": chunk})
+        wait_until(lambda: (client.next(), len(removed) >= 8)[1], "all were removed")
+        client.say({"type": "stop"})
+        client.hear("ended")
+    assert all(chunk < state for chunk, state in removed), removed
+    assert sorted({chunk for chunk, _ in removed}) == list(range(first, first + 8))

@@ -44,7 +44,9 @@ def test_names_are_unguessable_and_lead_into_the_folder(tmp_path: Path) -> None:
     assert all(NAME.fullmatch(name) and path.parent == tmp_path / "journals" for name, path in made)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../secret", "/etc/passwd", "a\0b", "nobody-made-this-name1"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../secret", "/etc/passwd", "a\0b", "nobody-made-this-name1"]
+)
 def test_a_name_that_was_not_made_here_is_not_found(tmp_path: Path, name: str) -> None:
     (tmp_path / "secret.mp4").write_bytes(b"secret")
     store = FileStore(tmp_path / "data")
@@ -72,7 +74,12 @@ def test_a_server_that_starts_again_finds_what_it_had_oldest_first(tmp_path: Pat
     (tmp_path / "recordings" / "somebody else's.mp4").write_bytes(b"")
     again = FileStore(tmp_path, StoreLimits(max_files=3))
     newest = keep(again)
-    assert [again.get("recordings", name) is not None for name in (*names, newest)] == [False, True, True, True]
+    assert [again.get("recordings", name) is not None for name in (*names, newest)] == [
+        False,
+        True,
+        True,
+        True,
+    ]
     assert (tmp_path / "recordings" / "somebody else's.mp4").exists()
 
 
@@ -125,7 +132,9 @@ def left_by_a_killed_server(folder: Path, kind: Kind, data: bytes) -> str:
     return name
 
 
-def test_of_what_a_killed_server_left_a_start_keeps_what_is_whole_and_removes_the_rest(tmp_path: Path) -> None:
+def test_of_what_a_killed_server_left_a_start_keeps_what_is_whole_and_removes_the_rest(
+    tmp_path: Path,
+) -> None:
     with VideoWriter(tmp_path / "film.mp4", fps=16, growing=True) as writer:
         for _ in range(8):
             writer.write(frames(16))
@@ -158,7 +167,9 @@ def frames(count: int = 4) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 255, (count, 32, 32, 3), dtype=np.uint8)
 
 
-def recorded(path: Path, play: Callable[[Recording, ThreadPoolExecutor], Awaitable[None]], **options: float) -> Recorded:
+def recorded(
+    path: Path, play: Callable[[Recording, ThreadPoolExecutor], Awaitable[None]], **options: float
+) -> Recorded:
     async def main() -> Recorded:
         with ThreadPoolExecutor(1) as pool:
             recording = Recording(path, fps=16.0, pool=pool, **options)
@@ -260,7 +271,9 @@ asyncio.run(main())
 
 def test_a_recording_on_a_disk_that_fills_says_so_once_and_is_kept_as_far_as_it_came(tmp_path: Path) -> None:
     command = [sys.executable, "-c", RECORD_UNDER_A_LIMIT, str(tmp_path / "clip.mp4")]
-    assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout == "['failed'] True\n"
+    assert (
+        subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout == "['failed'] True\n"
+    )
     assert length(tmp_path / "clip.mp4") >= 16
     assert os.listdir(tmp_path) == ["clip.mp4"]
 
@@ -277,7 +290,8 @@ def test_a_journal_that_cannot_go_on_ends_and_its_session_does_not(
     journal = archive.journal("a", engine.spec.stream)
     told: list[Notice] = []
     journal.tell = told.append
-    write, written = JournalWriter.write, []
+    write = JournalWriter.write
+    written = []
 
     def full_after_two(writer: JournalWriter, *line: object) -> None:
         if len(written) == 2:

@@ -14,11 +14,12 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
-from millstream.core.errors import ConfigError, UnknownSession
+from millstream.core.errors import ConfigError, NotAllowed, Overloaded, UnknownSession
+from millstream.core.keys import Key
 from millstream.server.access.auth import Access, Gate, access_for
 from millstream.server.access.budgets import ClientAccount as Accounted
 from millstream.server.access.budgets import ClientRates, Clients
-from millstream.server.access.keys import Key, Keyring, KeyTable, key_from
+from millstream.server.access.keys import Keyring, KeyTable, key_from
 from millstream.server.app import AppConfig
 from millstream.server.logs import PlainFormatter
 from millstream.server.sessions.hub import SessionHub
@@ -72,7 +73,8 @@ def refusal(client: Client, **message: Any) -> dict[str, Any]:
 
 def test_over_rest_a_session_is_not_there_for_another_key(server: Serving) -> None:
     session = ask(server, ALICE, "POST", "/v1/sessions", json={"prompt": "sea"}).json()["session"]
-    here, control = f"/v1/sessions/{session}", {"control": {"type": "pause"}}
+    here = f"/v1/sessions/{session}"
+    control = {"control": {"type": "pause"}}
     offer = {"sdp": "", "type": "offer", "start": {"type": "attach", "version": 1, "session": session}}
     for method, path, body in (
         ("GET", here, None), ("DELETE", here, None), ("POST", f"{here}/controls", control), ("GET", f"{here}/controls", None),
@@ -83,7 +85,9 @@ def test_over_rest_a_session_is_not_there_for_another_key(server: Serving) -> No
         answer = ask(server, BOB, method, path, json=body)
         nowhere = ask(server, BOB, method, path.replace(session, "nowhere"), json=body)
         assert answer.status_code == 404, (method, path)
-        assert path == "/v1/webrtc/offer" or answer.json() == nowhere.json(), "nor can they tell that it is there"
+        assert path == "/v1/webrtc/offer" or answer.json() == nowhere.json(), (
+            "nor can they tell that it is there"
+        )
     assert ask(server, BOB, "GET", "/v1/sessions").json()["sessions"] == []
     assert len(ask(server, ALICE, "GET", "/v1/sessions").json()["sessions"]) == 1
     assert ask(server, ALICE, "GET", here).status_code == 200
@@ -108,7 +112,10 @@ def test_over_a_socket_another_key_may_watch_a_view_link_and_nothing_else(server
 
 def test_a_session_that_outlives_the_server_comes_back_to_its_key_and_to_no_other(tmp_path: Path) -> None:
     access = access_for("127.0.0.1", api_key=None, insecure=False, origins=[], keyring=ring())
-    with serving(tmp_path, AppConfig(access=access), keep_chunks=2) as server, line_to(server, ALICE) as alice:
+    with (
+        serving(tmp_path, AppConfig(access=access), keep_chunks=2) as server,
+        line_to(server, ALICE) as alice,
+    ):
         session = alice.start()["session"]
         alice.hear("chunk")
     with (
@@ -130,7 +137,9 @@ def test_what_is_kept_belongs_to_the_key_too(server: Serving) -> None:
         name = alice.hear("saved")["snapshot"]
         alice.say({"type": "stop"})
         alice.hear("ended")
-    server.until(lambda: ask(server, ALICE, "GET", f"/v1/journals/{journal}").status_code == 200, "the journal is kept")
+    server.until(
+        lambda: ask(server, ALICE, "GET", f"/v1/journals/{journal}").status_code == 200, "the journal is kept"
+    )
     assert ask(server, BOB, "GET", f"/v1/journals/{journal}").status_code == 404
     snapshot = f"/v1/snapshots/{name}"
     for method, path in (("GET", snapshot), ("DELETE", snapshot), ("POST", f"{snapshot}/sessions")):
@@ -193,17 +202,24 @@ def test_a_read_only_key_watches_and_opens_nothing(server: Serving) -> None:
     server.until_empty()
 
 
-def test_no_key_is_in_the_metrics_the_log_or_a_refusal(server: Serving, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_key_is_in_the_metrics_the_log_or_a_refusal(
+    server: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     with line_to(server, SMALL) as client:
-        said = [str(refusal(client, **START | {"fps": 99.0})), str(refusal(client, type="attach", session="nowhere"))]
+        said = [
+            str(refusal(client, **START | {"fps": 99.0})),
+            str(refusal(client, type="attach", session="nowhere")),
+        ]
         client.start(fps="auto")
         client.say({"type": "stop"})
         client.hear("ended")
     said += [PlainFormatter().format(record) for record in caplog.records]
     assert any("key small" in line for line in said), "a name may be told"
     said += [
-        ask(server, key, "GET", path).text for key in (SMALL, "wrong-key-altogether") for path in ("/metrics", "/v1/sessions/x")
+        ask(server, key, "GET", path).text
+        for key in (SMALL, "wrong-key-altogether")
+        for path in ("/metrics", "/v1/sessions/x")
     ]
     said += [caplog.text, repr(ring().__dict__), repr(KEYS[SMALL])]
     for key in (*KEYS, WRONG):
@@ -213,13 +229,25 @@ def test_no_key_is_in_the_metrics_the_log_or_a_refusal(server: Serving, caplog: 
 def test_what_was_loaded_or_connected_in_scopes_words_is_a_keys_own(server: Serving) -> None:
     load = {"pipeline_id": "wan-tiny", "load_params": {"height": 32, "width": 32}}
     assert ask(server, ALICE, "POST", "/api/v1/pipeline/load", json=load).status_code == 200
-    status = {key: ask(server, key, "GET", "/api/v1/pipeline/status").json()["load_params"] for key in (ALICE, BOB)}
+    status = {
+        key: ask(server, key, "GET", "/api/v1/pipeline/status").json()["load_params"] for key in (ALICE, BOB)
+    }
     assert status == {ALICE: load["load_params"], BOB: {}}
     peer: Any = SimpleNamespace(client=Accounted().bringing(KEYS[ALICE], ""))
     peers = Peers(_peers={"its-id": peer})
     assert peers.find("its-id", KEYS[ALICE]) is peer
     with pytest.raises(UnknownSession):
         peers.find("its-id", KEYS[BOB])
+
+
+def test_a_key_opens_as_many_sessions_as_it_says_and_a_read_only_one_none() -> None:
+    KEYS[SMALL].check_sessions(0)
+    with pytest.raises(Overloaded, match="max-sessions of the key 'small' is 1, and all are open"):
+        KEYS[SMALL].check_sessions(1)
+    KEYS[ALICE].check_sessions(10_000)
+    for check in (KEYS[GUEST].check_steering, lambda: KEYS[GUEST].check_sessions(0)):
+        with pytest.raises(NotAllowed, match="the key 'guest' is read-only"):
+            check()
 
 
 def test_every_key_is_compared_whichever_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +263,9 @@ def test_every_key_is_compared_whichever_fits(monkeypatch: pytest.MonkeyPatch) -
         found = keyring.find([secret])
         assert (None if found is None else found.name) == name
         assert len(compared) == len(KEYS)
-        assert len({len(digest) for pair in compared for digest in pair}) == 1, "whatever the length of what was brought"
+        assert len({len(digest) for pair in compared for digest in pair}) == 1, (
+            "whatever the length of what was brought"
+        )
         compared.clear()
 
 
@@ -244,7 +274,13 @@ def test_wrong_keys_are_throttled_where_there_are_several() -> None:
     gate = Gate(PlainTextResponse("in"), access=Access(keyring=ring()), open_paths=[], clients=clients)
     client = TestClient(gate, base_url="http://127.0.0.1")
     keys = (BOB, "guess-one", "guess-two", "guess-three", BOB)
-    assert [client.get("/v1/models", headers=bearer(key)).status_code for key in keys] == [200, 401, 401, 429, 429]
+    assert [client.get("/v1/models", headers=bearer(key)).status_code for key in keys] == [
+        200,
+        401,
+        401,
+        429,
+        429,
+    ]
 
 
 def test_a_keys_weight_is_that_of_its_sessions() -> None:
@@ -256,7 +292,9 @@ def test_a_keys_weight_is_that_of_its_sessions() -> None:
     with_hub(play)
 
 
-def test_a_key_comes_from_the_file_a_variable_or_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_comes_from_the_file_a_variable_or_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DOOR_KEY", "from-the-environment")
     (tmp_path / "key").write_text("from-a-file-of-its-own\n")
     keyring = Keyring()

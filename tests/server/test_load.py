@@ -1,4 +1,5 @@
-"""The load harness over real sockets: against a small server that behaves or misbehaves, and against the real one."""
+"""The load harness over real sockets: against a small server that behaves or misbehaves, and against the real
+one."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.saturate import PRECISION, Overhead, count_admitted, find_rate, measure_overhead
-from millstream.cli.main import app
 from millstream.commands.bench.load import WORDS
+from millstream.commands.main import app
 from millstream.core.errors import LoadError
 from millstream.load.gate import missed
 from millstream.load.host import metrics
 from millstream.load.record import Samples
 from millstream.load.run import LoadRequest, LoadResult, run_load
+from millstream.load.saturate import PRECISION, Overhead, count_admitted, find_rate, measure_overhead
 from tests.server.serving import serving
 from tests.server.small_server import SmallServer, small_server
 
@@ -49,7 +50,9 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 async def load(server_options: dict[str, Any], options: dict[str, Any]) -> Run:
     async with small_server(**server_options) as server:
-        request = LoadRequest(**{"url": server.url, "fps": FPS, "sessions": 1, "seconds": 2.0, "script": "busy", **options})
+        request = LoadRequest(
+            **{"url": server.url, "fps": FPS, "sessions": 1, "seconds": 2.0, "script": "busy", **options}
+        )
         return Run(await run_load(request), server)
 
 
@@ -84,7 +87,8 @@ def test_everybody_plays_and_every_control_shows_at_a_server_that_behaves(runs: 
 
 
 def test_rude_people_come_back_and_their_nonsense_is_answered(runs: dict[str, Run]) -> None:
-    result, server = runs["rude people"].result, runs["rude people"].server
+    result = runs["rude people"].result
+    server = runs["rude people"].server
     assert [person.errors for person in result.people] == [()] * 4
     assert server.opened == 4 + sum(person.reconnects for person in result.people)
     assert sum(person.reconnects for person in result.people) > 0
@@ -122,7 +126,8 @@ def test_a_chunk_that_is_never_sent_is_an_error(runs: dict[str, Run]) -> None:
 
 
 def test_short_visits_leave_nothing_behind(runs: dict[str, Run]) -> None:
-    result, server = runs["short visits"].result, runs["short visits"].server
+    result = runs["short visits"].result
+    server = runs["short visits"].server
     assert result.connects is not None
     assert (result.connects.num_errors, result.connects.connects >= 12) == (0, True)
     assert server.live_sessions == {}
@@ -152,7 +157,8 @@ def test_overhead_is_what_passes_between_chunks_and_goes_into_none() -> None:
         async with small_server(make_s=0.01, idle_s=idle_s) as server:
             return await measure_overhead(server.url, chunks=12, warm_up=2, fps=16.0)
 
-    lean, wasteful = asyncio.run(overhead(0.0)), asyncio.run(overhead(0.02))
+    lean = asyncio.run(overhead(0.0))
+    wasteful = asyncio.run(overhead(0.02))
     assert (lean.chunks, lean.chunk_frames) == (12, 12)
     assert lean.chunk_s >= 0.01
     assert wasteful.share > lean.share >= 0
@@ -171,7 +177,9 @@ def test_the_rate_that_is_found_is_the_highest_that_lets_everybody_in() -> None:
 
 def test_the_real_server_keeps_up_with_rude_people() -> None:
     with serving() as real:
-        request = LoadRequest(sessions=2, seconds=4.0, fps=24.0, script="rude", connects=4, url=f"ws://{real.address}")
+        request = LoadRequest(
+            sessions=2, seconds=4.0, fps=24.0, script="rude", connects=4, url=f"ws://{real.address}"
+        )
         result = asyncio.run(run_load(request))
         real.until_empty()
     assert [(person.outcome, person.errors) for person in result.people] == [("played", ())] * 2
@@ -184,7 +192,9 @@ def test_the_real_server_keeps_up_with_rude_people() -> None:
 def test_a_server_of_its_own_is_started_watched_and_stopped() -> None:
     """At a rate so low that any machine can promise it."""
     options = ("--model", "wan-tiny", "--weights", "random", "--dtype", "float32", "--threads", "1")
-    result = asyncio.run(run_load(LoadRequest(sessions=1, seconds=1.0, fps=1.0, script="calm", server_options=options)))
+    result = asyncio.run(
+        run_load(LoadRequest(sessions=1, seconds=1.0, fps=1.0, script="calm", server_options=options))
+    )
     (person,) = result.people
     assert (person.outcome, person.errors) == ("played", ())
     assert result.server is not None
@@ -198,7 +208,9 @@ def test_a_server_of_its_own_is_started_watched_and_stopped() -> None:
 @contextmanager
 def server_elsewhere(**options: Any) -> Iterator[str]:
     """A small server on a thread of its own; its address."""
-    started, urls, loop = threading.Event(), list[str](), asyncio.new_event_loop()
+    started = threading.Event()
+    urls = list[str]()
+    loop = asyncio.new_event_loop()
     over = asyncio.Event()
 
     async def serve() -> None:
@@ -219,7 +231,9 @@ def server_elsewhere(**options: Any) -> Iterator[str]:
 
 
 def bench(*words: str) -> Any:
-    return CliRunner().invoke(app, ["bench", "load", "--sessions", "1", "--seconds", "1.5", "--fps", str(FPS), *words])
+    return CliRunner().invoke(
+        app, ["bench", "load", "--sessions", "1", "--seconds", "1.5", "--fps", str(FPS), *words]
+    )
 
 
 def test_the_command_shows_a_table_and_writes_a_report(tmp_path: Path) -> None:
@@ -236,7 +250,8 @@ def test_the_command_shows_a_table_and_writes_a_report(tmp_path: Path) -> None:
 
 def test_the_gate_decides_the_exit_code_and_only_when_asked() -> None:
     with server_elsewhere(stall_at=2, stall_s=0.5) as url:
-        told, held = bench("--url", url, "--json"), bench("--url", url, "--json", "--gate")
+        told = bench("--url", url, "--json")
+        held = bench("--url", url, "--json", "--gate")
     assert (told.exit_code, held.exit_code) == (0, 1)
     assert any("continuity" in line for line in json.loads(held.stdout)["gate"]["missed"])
 

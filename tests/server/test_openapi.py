@@ -22,15 +22,22 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_every_route_is_described_or_named_with_the_reason_why_not(schema: dict[str, Any]) -> None:
-    described = {(method.upper(), path) for path, operations in schema["paths"].items() for method in operations}
-    served, beside = set(), set()
+    described = {
+        (method.upper(), path) for path, operations in schema["paths"].items() for method in operations
+    }
+    served = set()
+    beside = set()
     for route in create_app(fake_hub, AppConfig()).routes:
         if isinstance(route, Route):
             served |= {(method, route.path) for method in route.methods or () if method != "HEAD"}
         else:
             beside.add(route.path)  # type: ignore[attr-defined]
     assert served == described
-    assert {("POST", "/v1/webrtc/offer"), ("PATCH", "/api/v1/webrtc/offer/{id}"), ("GET", "/metrics")} <= described
+    assert {
+        ("POST", "/v1/webrtc/offer"),
+        ("PATCH", "/api/v1/webrtc/offer/{id}"),
+        ("GET", "/metrics"),
+    } <= described
     assert beside == set(openapi.NOT_DESCRIBED)
     assert all(why in schema["info"]["description"] for why in openapi.NOT_DESCRIBED.values())
 
@@ -41,7 +48,11 @@ def test_the_schema_resolves_and_names_each_operation_once(schema: dict[str, Any
     components = schema["components"]["schemas"]
     for reference in {part.split('"')[0] for part in text.split('"$ref":"')[1:]}:
         assert reference.removeprefix("#/components/schemas/") in components
-    names = [operation["operationId"] for operations in schema["paths"].values() for operation in operations.values()]
+    names = [
+        operation["operationId"]
+        for operations in schema["paths"].values()
+        for operation in operations.values()
+    ]
     assert len(names) == len(set(names))
 
 

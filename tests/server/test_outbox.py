@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.controls import Receipt
-from millstream.server.sessions.outbox import ChunkInfo, ClientGone, EncodedChunk, Outbox, OutboxLimits
+from millstream.core.trace import ChunkTiming
+from millstream.server.sessions.outbox import ClientGone, EncodedChunk, Outbox, OutboxLimits
+from millstream.session.chunk import Chunk
 
 
 def picture(index: int, size: int = 10) -> EncodedChunk:
-    info = ChunkInfo(
-        index=index, epoch=0, media_s=0.0, fps=16.0, num_frames=1, prompts=(), unknown=(), late_s=0.0, total_ms=1.0,
-        phases_ms={}, receipts=(Receipt(control_id=f"c{index}", state="applied", chunk_index=index),),
+    chunk = Chunk(
+        index=index, epoch=0, frames=np.empty((0, 1, 1, 3), np.uint8), num_frames=1, fps=16.0, prompts=(), digest="",
+        timing=ChunkTiming(total_ms=1.0, phases_ms={}),
+        receipts=(Receipt(control_id=f"c{index}", state="applied", chunk_index=index),),
     )  # fmt: skip
-    return EncodedChunk(info=info, format="jpeg", parts=(b"x" * size,))
+    return EncodedChunk(chunk=chunk, format="jpeg", parts=(b"x" * size,))
 
 
 def taken(outbox: Outbox) -> list[Any]:
@@ -38,7 +42,7 @@ def test_the_oldest_pictures_lose_their_payload_and_keep_their_receipts() -> Non
         outbox.put(picture(index))
     found = taken(outbox)
     assert [bool(each.parts) for each in found] == [False, False, False, True, True]
-    assert [each.info.receipts[0].control_id for each in found] == ["c0", "c1", "c2", "c3", "c4"]
+    assert [each.chunk.receipts[0].control_id for each in found] == ["c0", "c1", "c2", "c3", "c4"]
     assert {each.dropped for each in found} == {3}
 
 
@@ -52,7 +56,10 @@ def test_large_pictures_count_by_their_bytes_but_the_newest_always_goes_out() ->
     assert taken(alone)[0].parts
 
 
-@given(st.lists(st.one_of(st.integers(0, 9), st.text(max_size=3), st.just("take")), max_size=60), st.integers(1, 5))
+@given(
+    st.lists(st.one_of(st.integers(0, 9), st.text(max_size=3), st.just("take")), max_size=60),
+    st.integers(1, 5),
+)
 def test_order_is_kept_and_no_message_is_lost(steps: list[int | str], max_pictures: int) -> None:
     outbox = Outbox(OutboxLimits(max_pictures=max_pictures))
     put: list[Any] = []
@@ -74,8 +81,8 @@ def test_order_is_kept_and_no_message_is_lost(steps: list[int | str], max_pictur
             found.append(item)
 
     asyncio.run(play())
-    assert [i.info if isinstance(i, EncodedChunk) else i for i in found] == [
-        i.info if isinstance(i, EncodedChunk) else i for i in put
+    assert [i.chunk if isinstance(i, EncodedChunk) else i for i in found] == [
+        i.chunk if isinstance(i, EncodedChunk) else i for i in put
     ]
     assert outbox.dropped == sum(1 for item in found if isinstance(item, EncodedChunk) and not item.parts)
 

@@ -30,12 +30,21 @@ from millstream.server.sessions.outputs import hls, output, outputs
 from millstream.server.sessions.outputs.destinations import Destination, check_address
 from millstream.server.sessions.paced_frames import PacedFrames
 from millstream.video import sender
+from millstream.video.receivers import (
+    ReceivedVideo,
+    can_srt,
+    free_port,
+    read_film,
+    rtmp_receiver,
+    srt_receiver,
+)
 from millstream.video.sender import KEY_FRAMES_S
-from tests.server.receivers import Received, can_srt, free_port, ndi_pixels, read_film, rtmp_receiver, srt_receiver
 from tests.server.serving import Serving, serving
 from tests.server.test_outbox import picture
 
-ALLOWED = tuple(Destination.parse(text) for text in ("rtmp://127.0.0.1", "srt://127.0.0.1", "v4l2://*", "ndi://*"))
+ALLOWED = tuple(
+    Destination.parse(text) for text in ("rtmp://127.0.0.1", "srt://127.0.0.1", "v4l2://*", "ndi://*")
+)
 FPS = 24.0
 KEY = "letmein8"
 HEADER = {"Authorization": f"Bearer {KEY}"}
@@ -78,7 +87,32 @@ def last_chunk(http: httpx2.Client, session: dict[str, Any]) -> int:
     return int(http.get(f"/v1/sessions/{session['session']}").json()["chunk_index"] or 0)
 
 
-def check_film(received: Received, session: dict[str, Any], count: int) -> None:
+def ndi_pixels(name: str, wait_s: float = 60.0) -> np.ndarray:
+    """[H, W, 4]: the first picture of the one who sends under that name by NDI."""
+    from cyndilib.finder import Finder
+    from cyndilib.receiver import Receiver
+    from cyndilib.video_frame import VideoFrameSync
+    from cyndilib.wrapper.ndi_recv import RecvColorFormat
+
+    give_up = time.monotonic() + wait_s
+    receiver = Receiver(color_format=RecvColorFormat.RGBX_RGBA)
+    frame = VideoFrameSync()
+    receiver.frame_sync.set_video_frame(frame)
+    with Finder() as finder:
+        while time.monotonic() < give_up:
+            finder.wait_for_sources(0.2)
+            found = next((each for each in finder.iter_sources() if each.stream_name == name), None)
+            if found is not None and not receiver.is_connected():
+                receiver.set_source(found)
+            receiver.frame_sync.capture_video()
+            if frame.xres:
+                pixels: np.ndarray = frame.get_array().reshape(frame.yres, frame.xres, 4)
+                return pixels
+            time.sleep(0.05)
+    raise TimeoutError(f"nobody sends as {name} by NDI")
+
+
+def check_film(received: ReceivedVideo, session: dict[str, Any], count: int) -> None:
     """Whole pictures of the right size, at the session's rate by the stream's own clock."""
     times = [at for _, at, _ in received.frames[:count]]
     assert len(times) == count, f"{len(times)} frames came"
@@ -110,9 +144,12 @@ def test_rtmp_survives_a_receiver_that_is_started_again_and_ends_with_its_sessio
         http.delete(f"/v1/sessions/{session['session']}")
         server.until(lambda: second.done.is_set(), "the receiver hears the end")
     check_film(second, session, 10)
-    told = server.hub.find_known(session["session"]).notes
+    told = server.hub.live_sessions.find_known(session["session"]).viewers.notes
     words = [note.words for note in told if "output" in note.words]
-    assert [" ".join(each.split()[:5]) for each in words] == ["an output has no receiver", "an output has its receiver"]
+    assert [" ".join(each.split()[:5]) for each in words] == [
+        "an output has no receiver",
+        "an output has its receiver",
+    ]
     assert listed(http, session) == []
 
 
@@ -166,7 +203,11 @@ def test_a_receiver_that_refuses_is_told_of_once_and_given_up_in_the_end(
 
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_receiver_that_takes_nothing_slows_nobody_and_is_left(
-    server: Serving, http: httpx2.Client, session: dict[str, Any], monkeypatch: pytest.MonkeyPatch, is_open: bool
+    server: Serving,
+    http: httpx2.Client,
+    session: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    is_open: bool,
 ) -> None:
     """One that never answers, and one whose sender waits for it ever after."""
     monkeypatch.setattr(output, "PATIENCE_S", 2.0)
@@ -176,11 +217,16 @@ def test_a_receiver_that_takes_nothing_slows_nobody_and_is_left(
         assert send(http, session, f"rtmp://127.0.0.1:{silent.getsockname()[1]}/live/key").status_code == 201
         server.until(lambda: bool(notes(http, session)), "it is noticed")
         (state,) = listed(http, session)
-        assert (state["state"], state["reason"]) == ("retrying", "it takes no pictures" if is_open else "it does not answer")
+        assert (state["state"], state["reason"]) == (
+            "retrying",
+            "it takes no pictures" if is_open else "it does not answer",
+        )
         server.until(lambda: last_chunk(http, session) >= 4, "the session has gone on meanwhile")
 
 
-def test_outputs_are_few(http: httpx2.Client, session: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_are_few(
+    http: httpx2.Client, session: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(outputs, "MAX_OF_SESSION", 0)
     refused = send(http, session, "rtmp://127.0.0.1/live/key")
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "refused")
@@ -211,7 +257,10 @@ def test_a_bad_address_is_refused_in_one_line_before_anything_is_connected_to(
     assert listed(http, session) == []
 
 
-@given(st.text("rtmpsabc:/@?#[]*.\\ 0127ü\n", max_size=40), st.sampled_from(["", "rtmp://", "srt://", "rtmp://127.0.0.1"]))
+@given(
+    st.text("rtmpsabc:/@?#[]*.\\ 0127ü\n", max_size=40),
+    st.sampled_from(["", "rtmp://", "srt://", "rtmp://127.0.0.1"]),
+)
 def test_nothing_is_sent_where_nothing_is_allowed(text: str, start: str) -> None:
     for allowed, errors in (((), (NotAllowed, ProtocolError)), (ALLOWED, MillstreamError)):
         try:
@@ -219,11 +268,14 @@ def test_nothing_is_sent_where_nothing_is_allowed(text: str, start: str) -> None
         except errors as error:
             name = str(error)
         assert len(name.splitlines()) == 1
-        assert " " in name or re.fullmatch(r"(rtmp|srt)://127\.0\.0\.1(:\d+)?", name), "an error, or where it is allowed"
+        assert " " in name or re.fullmatch(r"(rtmp|srt)://127\.0\.0\.1(:\d+)?", name), (
+            "an error, or where it is allowed"
+        )
 
 
 def test_what_is_allowed_is_a_scheme_a_host_and_perhaps_a_port() -> None:
-    anywhere, one = Destination.parse("srt://*:9000"), Destination.parse("rtmps://Live.Example.org/")
+    anywhere = Destination.parse("srt://*:9000")
+    one = Destination.parse("rtmps://Live.Example.org/")
     assert check_address("srt://10.0.0.7:9000?streamid=a", [anywhere]) == "srt://10.0.0.7:9000"
     assert check_address("rtmps://live.example.ORG:443/app/key", [one]) == "rtmps://live.example.org:443"
     for url in ("srt://10.0.0.7:9001", "rtmp://live.example.org/app/key", "rtmps://evil.example.org/app/key"):
@@ -253,7 +305,9 @@ def frames_for(asked: sender.Sending, *levels: int) -> io.BytesIO:
     """What a sender is given: a frame of each grey."""
     size = asked.height * asked.width * 3
     heads = (sender.FRAME_HEADER.pack(place / asked.fps) for place in range(len(levels)))
-    return io.BytesIO(b"".join(head + size * bytes([level]) for head, level in zip(heads, levels, strict=True)))
+    return io.BytesIO(
+        b"".join(head + size * bytes([level]) for head, level in zip(heads, levels, strict=True))
+    )
 
 
 @pytest.fixture
@@ -267,7 +321,8 @@ def no_alarm() -> Iterator[None]:
 def test_a_virtual_camera_is_given_whole_frames_in_the_colours_of_cameras(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Into a plain file, by the muxer that only writes: the device's own asks the kernel for its size first."""
+    """Into a plain file, by the muxer that only writes: the device's own asks the kernel for its size
+    first."""
     monkeypatch.setattr(sender, "DEVICES", tmp_path)
     monkeypatch.setattr(sender, "CAMERA_FORMAT", "rawvideo")
     asked = sender.Sending(url="v4l2://video10", height=48, width=64, fps=FPS, kbps=1000)
@@ -305,8 +360,10 @@ def test_ndi_is_seen_under_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert np.abs(pixels_HW4[..., :3].astype(int) - 200).max() < 8
 
 
-def test_mjpeg_comes_one_picture_a_part(server: Serving, http: httpx2.Client, session: dict[str, Any]) -> None:
-    received = Received()
+def test_mjpeg_comes_one_picture_a_part(
+    server: Serving, http: httpx2.Client, session: dict[str, Any]
+) -> None:
+    received = ReceivedVideo()
     path = f"/v1/views/{session['view']}/live.mjpg"
     with http.stream("GET", path) as answer:
         assert answer.headers["content-type"] == "multipart/x-mixed-replace; boundary=picture"
@@ -316,7 +373,9 @@ def test_mjpeg_comes_one_picture_a_part(server: Serving, http: httpx2.Client, se
     read_film(server.url(f"{path}?api_key={KEY}"), received, frames=24, format="mpjpeg")
     assert len(received.frames) == 24
     assert received.frames[0][2].shape == (session["config"]["height"], session["config"]["width"], 3)
-    server.until(lambda: not server.hub.find(session["session"]).viewers, "players that go are let go")
+    server.until(
+        lambda: not server.hub.live_sessions.find(session["session"]).viewers, "players that go are let go"
+    )
     assert http.get("/v1/views/nobody/live.mjpg").status_code == 404
 
 
@@ -324,11 +383,14 @@ def test_hls_is_played_its_list_is_short_and_ends_with_the_session(
     server: Serving, http: httpx2.Client, session: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hls, "LISTED", 2)
-    folder, received = f"/v1/views/{session['view']}", Received()
+    folder = f"/v1/views/{session['view']}"
+    received = ReceivedVideo()
     assert http.get(f"{folder}/0.m4s").status_code == 503
     read_film(server.url(f"{folder}/live.m3u8?api_key={KEY}"), received, frames=24)
     check_film(received, session, 24)
-    server.until(lambda: last_chunk(http, session) > 2 * hls.LISTED + 1, "more chunks have come than are kept")
+    server.until(
+        lambda: last_chunk(http, session) > 2 * hls.LISTED + 1, "more chunks have come than are kept"
+    )
     lines = http.get(f"{folder}/live.m3u8").text.splitlines()
     names = [line for line in lines if not line.startswith("#")]
     assert len(names) == hls.LISTED
@@ -360,7 +422,8 @@ def test_whoever_takes_frames_late_gets_the_newest_and_not_all() -> None:
         for index in range(20):
             outbox.put(picture(index, size=index + 1))
         outbox.finish()
-        frames, sizes = PacedFrames(outbox), []
+        frames = PacedFrames(outbox)
+        sizes = []
         while (shown := await frames.next()) is not None:
             sizes.append(len(shown[0]))
         assert sizes == [17, 18, 19, 20]

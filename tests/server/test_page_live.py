@@ -1,4 +1,5 @@
-"""The page in a real browser against the real server, with the smallest model there is: the whole way, from a key to pixels."""
+"""The page in a real browser against the real server, with the smallest model there is: the whole way, from a
+key to pixels."""
 
 from __future__ import annotations
 
@@ -137,10 +138,12 @@ def test_a_recording_can_be_downloaded_and_played(page: Page, tmp_path: Path) ->
     expect(page.locator("#recording-mark")).to_be_visible()
     shown = page.locator(".cell").count()
     page.wait_for_function("shown => document.querySelectorAll('.cell').length >= shown + 2", arg=shown)
-    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Stop recording").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
-    assert download.value.suggested_filename.startswith("a-kite-over-the-sea_"), "what the server calls it is for itself"
+    assert download.value.suggested_filename.startswith("a-kite-over-the-sea_"), (
+        "what the server calls it is for itself"
+    )
     clip = tmp_path / "clip.mp4"
     download.value.save_as(clip)
     with av.open(str(clip)) as video:

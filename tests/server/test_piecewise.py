@@ -11,7 +11,7 @@ import pytest
 
 from millstream.core.client_messages import FORMATS, Format
 from millstream.server.sessions.piecewise import PIECE, encode_piecewise
-from millstream.video.encoding import Frames, Stills, encoder_for
+from millstream.video.encoding import Frames, ImageEncoder, encoder_for
 
 PATIENCE_S = 30.0
 
@@ -26,12 +26,13 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-class Marked(Stills):
+class Marked(ImageEncoder):
     """Says which thread made each picture; a piece waits until as many threads have come as `together`."""
 
     def __init__(self, together: int = 1) -> None:
         super().__init__("jpeg")
-        self.meeting, self.threads = threading.Barrier(together), set[int]()
+        self.meeting = threading.Barrier(together)
+        self.threads = set[int]()
 
     def encode(self, frames_THW3: Frames, *, fps: float) -> tuple[bytes, ...]:
         self.meeting.wait(PATIENCE_S)
@@ -41,9 +42,13 @@ class Marked(Stills):
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("count", [1, PIECE, PIECE + 1, 9, 12, 33])
-def test_the_bytes_and_their_order_are_those_of_one_thread(pool: ThreadPoolExecutor, format: Format, count: int) -> None:
+def test_the_bytes_and_their_order_are_those_of_one_thread(
+    pool: ThreadPoolExecutor, format: Format, count: int
+) -> None:
     pictures = frames(count)
-    parts, seconds = pool.submit(encode_piecewise, pool, encoder_for(format), pictures, 16.0).result(PATIENCE_S)
+    parts, seconds = pool.submit(encode_piecewise, pool, encoder_for(format), pictures, 16.0).result(
+        PATIENCE_S
+    )
     assert parts == encoder_for(format).encode(pictures, fps=16.0)
     assert seconds > 0
 
@@ -54,8 +59,11 @@ def test_threads_that_have_nothing_else_to_do_take_part(pool: ThreadPoolExecutor
     assert len(encoder.threads) == 3
 
 
-def test_a_busy_pool_leaves_it_all_to_one_thread_and_nobody_waits_for_a_thread(pool: ThreadPoolExecutor) -> None:
-    over, encoders = threading.Event(), [Marked() for _ in range(2)]
+def test_a_busy_pool_leaves_it_all_to_one_thread_and_nobody_waits_for_a_thread(
+    pool: ThreadPoolExecutor,
+) -> None:
+    over = threading.Event()
+    encoders = [Marked() for _ in range(2)]
     busy = [pool.submit(over.wait, PATIENCE_S) for _ in range(2)]
     waiting = [pool.submit(encode_piecewise, pool, encoder, frames(12), 16.0) for encoder in encoders]
     for each in waiting:
@@ -67,17 +75,19 @@ def test_a_busy_pool_leaves_it_all_to_one_thread_and_nobody_waits_for_a_thread(p
 
 def test_every_thread_at_a_chunk_of_its_own_ends(pool: ThreadPoolExecutor) -> None:
     pictures = frames(12)
-    chunks = [pool.submit(encode_piecewise, pool, Stills("jpeg"), pictures, 16.0) for _ in range(50)]
-    alone = Stills("jpeg").encode(pictures, fps=16.0)
+    chunks = [pool.submit(encode_piecewise, pool, ImageEncoder("jpeg"), pictures, 16.0) for _ in range(50)]
+    alone = ImageEncoder("jpeg").encode(pictures, fps=16.0)
     assert all(chunk.result(PATIENCE_S)[0] == alone for chunk in chunks)
 
 
 @pytest.mark.parametrize("broken", [0, 1, 2])
-def test_a_piece_that_cannot_be_encoded_is_told_whoever_made_it(pool: ThreadPoolExecutor, broken: int) -> None:
+def test_a_piece_that_cannot_be_encoded_is_told_whoever_made_it(
+    pool: ThreadPoolExecutor, broken: int
+) -> None:
     pictures = frames(3 * PIECE)
     mark = pictures[broken * PIECE].copy()
 
-    class Breaking(Stills):
+    class Breaking(ImageEncoder):
         def encode(self, frames_THW3: Frames, *, fps: float) -> tuple[bytes, ...]:
             if np.array_equal(frames_THW3[0], mark):
                 raise ValueError("no such colour")
@@ -88,12 +98,14 @@ def test_a_piece_that_cannot_be_encoded_is_told_whoever_made_it(pool: ThreadPool
 
 
 def test_a_pool_that_is_being_closed_still_ends_the_chunk_that_it_has() -> None:
-    pool, begun, closing = ThreadPoolExecutor(1), threading.Event(), threading.Event()
+    pool = ThreadPoolExecutor(1)
+    begun = threading.Event()
+    closing = threading.Event()
 
     def late() -> int:
         begun.set()
         closing.wait(PATIENCE_S)
-        return len(encode_piecewise(pool, Stills("jpeg"), frames(12), 16.0)[0])
+        return len(encode_piecewise(pool, ImageEncoder("jpeg"), frames(12), 16.0)[0])
 
     made: Future[int] = pool.submit(late)
     assert begun.wait(PATIENCE_S)

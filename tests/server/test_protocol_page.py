@@ -42,7 +42,9 @@ def test_every_message_and_every_control_has_an_example_that_is_read() -> None:
 
 
 def test_every_message_of_the_servers_is_there_whole() -> None:
-    shown = {message["type"]: message for message in (*reversed(said("<")), *ALONE)}  # the first of a kind is the whole one
+    shown = {
+        message["type"]: message for message in (*reversed(said("<")), *ALONE)
+    }  # the first of a kind is the whole one
     assert shown.keys() == TOLD.keys()
     for kind, message in shown.items():
         fields = {field.encode_name for field in msgspec.structs.fields(TOLD[kind])}
@@ -89,12 +91,19 @@ def _play(client: Client, block: list[str], known: dict[str, str]) -> None:
     for line in block:
         message = json.loads(line[1:])
         if line.startswith(">"):
-            client.say({name: known.get(value, value) if isinstance(value, str) else value for name, value in message.items()})
+            client.say(
+                {
+                    name: known.get(value, value) if isinstance(value, str) else value
+                    for name, value in message.items()
+                }
+            )
             continue
         heard = client.heard[0] if message["type"] == "hello" else _hear(client, message)
         for name in message:
             assert name in heard, f"{message['type']} has no {name}: {heard}"
-            kinds = (int, float) if isinstance(message[name], (int, float)) else (type(message[name]), type(None))
+            kinds = (
+                (int, float) if isinstance(message[name], (int, float)) else (type(message[name]), type(None))
+            )
             assert message[name] is None or isinstance(heard[name], kinds), f"{name} of {heard}"
         if message["type"] == "outputs" and message["outputs"]:
             known["OUTPUT"] = heard["outputs"][0]["output"]
@@ -106,13 +115,16 @@ def _play(client: Client, block: list[str], known: dict[str, str]) -> None:
 
 def _hear(client: Client, message: dict[str, Any]) -> dict[str, Any]:
     """The next such message; others are passed over, but for an error that the page does not show."""
-    kind, told = message["type"], {name: message[name] for name in ("control_id", "state") if message["type"] == "receipt"}
+    kind = message["type"]
+    told = {name: message[name] for name in ("control_id", "state") if message["type"] == "receipt"}
     while True:
         heard = client.next()
         assert heard["type"] != "error" or kind == "error", f"{kind} was expected: {heard}"
         if heard["type"] == kind and all(heard.get(name) == value for name, value in told.items()):
             break
-    assert all(heard[name] == message[name] for name in ("code", "cause", "format", "on") if name in message), heard
+    assert all(
+        heard[name] == message[name] for name in ("code", "cause", "format", "on") if name in message
+    ), heard
     return heard
 
 

@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +25,7 @@ from millstream.engine import snapshot
 from millstream.server import dialects
 from millstream.server.protocol import outputs, rest, videos, webrtc
 from millstream.server.protocol.bodies import first_bytes
-from millstream.server.sessions import hub
+from millstream.server.sessions import live_sessions
 from millstream.session import session
 from millstream.session.journal import read_journal
 from tests.server.clients.facts import differences
@@ -47,7 +48,13 @@ def http(server: Serving) -> Iterator[httpx2.Client]:
     server.until(lambda: not server.hub.live_sessions, "all stations are gone")
 
 
-FUZZED = [*rest.ENDPOINTS, *outputs.endpoints(), *webrtc.ENDPOINTS, *videos.endpoints(), *dialects.routes()[1]]
+FUZZED = [
+    *rest.ENDPOINTS,
+    *outputs.endpoints(),
+    *webrtc.ENDPOINTS,
+    *videos.endpoints(),
+    *dialects.routes()[1],
+]
 
 
 def opened(http: httpx2.Client, **ask: Any) -> dict[str, Any]:
@@ -60,7 +67,9 @@ def code(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
-def test_whether_a_session_could_begin_again_as_another_is_said_and_changes_nothing(http: httpx2.Client) -> None:
+def test_whether_a_session_could_begin_again_as_another_is_said_and_changes_nothing(
+    http: httpx2.Client,
+) -> None:
     session = opened(http)["session"]
 
     def obstacle(**ask: Any) -> str:
@@ -83,7 +92,11 @@ def test_a_session_is_opened_shown_steered_watched_and_ended(server: Serving, ht
     path = f"/v1/sessions/{session['session']}"
     assert session["config"]["seed"] == 5
     receipt = http.post(f"{path}/controls", json={"control": {"type": "cut", "id": "mine"}})
-    assert (receipt.status_code, receipt.json()["state"], receipt.json()["control_id"]) == (202, "queued", "mine")
+    assert (receipt.status_code, receipt.json()["state"], receipt.json()["control_id"]) == (
+        202,
+        "queued",
+        "mine",
+    )
     with server.client() as client:
         client.say({"type": "attach", "version": 1, "session": session["session"]})
         live = client.hear("live")
@@ -106,14 +119,17 @@ def test_a_session_is_opened_shown_steered_watched_and_ended(server: Serving, ht
 def test_what_is_known_of_ended_sessions_is_bounded_and_holds_no_frames(
     server: Serving, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "MAX_ENDED", 2)
+    monkeypatch.setattr(live_sessions, "MAX_ENDED", 2)
     names = []
     for _ in range(3):
         names.append(opened(http, input=True, noise_scale=0.5)["session"])
         server.hub.service.end(names[-1])
         server.until(lambda: not server.hub.live_sessions, "it has ended")
     for name in names[1:]:
-        server.until(lambda name=name: server.hub.find_known(name).request.feed is None, "its feed is let go")
+        server.until(
+            lambda name=name: server.hub.live_sessions.find_known(name).request.feed is None,
+            "its feed is let go",
+        )
     assert http.get(f"/v1/sessions/{names[-1]}").json()["state"] == "ended"
     assert http.get(f"/v1/sessions/{names[0]}").status_code == 404
 
@@ -143,7 +159,10 @@ def test_both_receipts_can_be_had_without_a_socket(server: Serving, http: httpx2
     path = f"/v1/sessions/{opened(http, unattended='run')['session']}/controls"
     assert http.get(path).json() == {"receipts": []}
     assert http.post(path, json={"control": {"type": "cut", "id": "soon"}}).json()["state"] == "queued"
-    assert http.post(path, json={"control": {"type": "cut", "id": "far"}, "at_chunk": 9999}).json()["state"] == "queued"
+    assert (
+        http.post(path, json={"control": {"type": "cut", "id": "far"}, "at_chunk": 9999}).json()["state"]
+        == "queued"
+    )
 
     def states() -> dict[str, str]:
         return {each["control_id"]: each["state"] for each in http.get(path).json()["receipts"]}
@@ -163,7 +182,12 @@ def test_listing_sessions_gives_nobody_a_name_to_steer_with(http: httpx2.Client)
 def test_the_model_that_is_served_is_described(http: httpx2.Client) -> None:
     listed = http.get("/v1/models").json()
     (model,) = listed["data"]
-    assert (listed["object"], model["object"], model["id"], model["owned_by"]) == ("list", "model", "wan-tiny", "millstream")
+    assert (listed["object"], model["object"], model["id"], model["owned_by"]) == (
+        "list",
+        "model",
+        "wan-tiny",
+        "millstream",
+    )
     assert differences("openai", "model", model) == []
     assert abs(model["created"] - time.time()) < 3600
     assert model["defaults"]["size"] == "16x32"
@@ -189,7 +213,9 @@ def test_a_journal_that_grows_while_it_is_fetched_comes_as_it_was(tmp_path: Path
     assert asyncio.run(fetch()) == b"a line\n" * 20_000
 
 
-def test_recordings_journals_and_snapshots_are_kept_and_fetched(server: Serving, http: httpx2.Client, tmp_path: Path) -> None:
+def test_recordings_journals_and_snapshots_are_kept_and_fetched(
+    server: Serving, http: httpx2.Client, tmp_path: Path
+) -> None:
     session = opened(http)
     path = f"/v1/sessions/{session['session']}"
     assert code(http.get(f"{path}/journal")) == (404, "not_found"), "it has not begun"
@@ -207,7 +233,9 @@ def test_recordings_journals_and_snapshots_are_kept_and_fetched(server: Serving,
         assert len(read_journal(tmp_path / "journal.jsonl").chunks) >= 3
         saved = http.post(f"{path}/snapshots")
         assert saved.status_code == 201
-        assert [each["name"] for each in http.get(f"{path}/snapshots").json()["files"]] == [saved.json()["name"]]
+        assert [each["name"] for each in http.get(f"{path}/snapshots").json()["files"]] == [
+            saved.json()["name"]
+        ]
     data = http.get(saved.json()["url"]).content
     assert len(data) == saved.json()["bytes"]
     brought = http.post("/v1/snapshots", content=data)
@@ -273,7 +301,13 @@ def test_a_session_goes_on_at_another_server_with_the_very_pictures_it_would_hav
 def test_an_upload_that_is_no_snapshot_is_refused_and_not_kept(server: Serving, http: httpx2.Client) -> None:
     store = server.hub.archive.store
     before = set(store._kept["snapshots"]), sorted((store._folder / "snapshots").iterdir())
-    for data in (b"", b"rubbish", b"\xff" * 8 + b"{}", json.dumps({"__metadata__": {}}).encode(), forged_snapshot(server)):
+    for data in (
+        b"",
+        b"rubbish",
+        b"\xff" * 8 + b"{}",
+        json.dumps({"__metadata__": {}}).encode(),
+        forged_snapshot(server),
+    ):
         answer = http.post("/v1/snapshots", content=data)
         assert code(answer) == (400, "bad_message")
         assert "\n" not in answer.json()["error"]["message"]
@@ -310,7 +344,8 @@ def test_what_is_wrong_with_a_body_is_said_in_one_line(http: httpx2.Client) -> N
         (b'{"prompt": "sea", "fps": -1}', 400),
         (b'{"prompt": "' + b"x" * 200_000 + b'"}', 413),
         (b"\xff\xfe", 400),
-        (b"[" * 50_000, 400),
+        (b"[" * 50_000, 413),
+        (b"[" * 40, 413),
     ):
         answer = http.post("/v1/sessions", content=body)
         assert answer.status_code == expected, answer.text
@@ -327,6 +362,20 @@ def test_a_server_that_is_full_says_why(tmp_path: Path) -> None:
         assert list((tmp_path / "journals").iterdir()) == [], "a session that was refused leaves no journal"
 
 
+def test_what_no_idle_server_could_take_is_not_told_to_try_again(tmp_path: Path) -> None:
+    """503 says that it may be asked again; of a size that is too large for the whole device that is wrong."""
+    ask = {"prompt": "sea", "size": "48x64"}
+    with serving(tmp_path) as small, httpx2.Client(base_url=small.url(), timeout=30) as http:
+        admission = small.hub.service.table.admission
+        admission.config = replace(admission.config, memory_bytes=1)
+        assert code(http.post("/v1/sessions", json=ask)) == (422, "refused")
+        assert code(http.post("/v1/sessions", json=ask | {"wait": True})) == (422, "refused"), (
+            "it would wait for ever"
+        )
+        clip = http.post("/v1/videos", json={"prompt": "sea"})
+        assert (clip.status_code, clip.json()["error"]["type"]) == (422, "invalid_request_error")
+
+
 NAMED = {
     "millstream_sessions", "millstream_sessions_waiting", "millstream_sessions_refused_total", "millstream_sessions_halted",
     "millstream_chunk_seconds_bucket", "millstream_phase_seconds_bucket", "millstream_deadline_misses_total",
@@ -338,10 +387,13 @@ NAMED = {
 }  # fmt: skip
 
 
-def test_while_the_model_works_everybody_else_is_answered_at_once(server: Serving, http: httpx2.Client) -> None:
+def test_while_the_model_works_everybody_else_is_answered_at_once(
+    server: Serving, http: httpx2.Client
+) -> None:
     """The engine has a thread of its own; here it is held up in the middle of its work."""
     session = opened(http)["session"]
-    held, go_on = threading.Event(), threading.Event()
+    held = threading.Event()
+    go_on = threading.Event()
     job = server.hub.service.on_engine(session, lambda live: (held.set(), go_on.wait(30)))
     assert held.wait(30)
     begun = time.monotonic()
@@ -384,8 +436,14 @@ def test_health_readiness_metrics(server: Serving, http: httpx2.Client) -> None:
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(FUZZED), JSON, st.text(alphabet=st.characters(codec="utf-8", exclude_characters="/?#"), max_size=20))
-def test_no_body_and_no_path_makes_the_server_fail(http: httpx2.Client, endpoint: Any, body: Any, word: str) -> None:
+@given(
+    st.sampled_from(FUZZED),
+    JSON,
+    st.text(alphabet=st.characters(codec="utf-8", exclude_characters="/?#"), max_size=20),
+)
+def test_no_body_and_no_path_makes_the_server_fail(
+    http: httpx2.Client, endpoint: Any, body: Any, word: str
+) -> None:
     path = re.sub(r"{\w+}", lambda _: word or "x", endpoint.path)
     try:
         content = json.dumps(body).encode()

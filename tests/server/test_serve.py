@@ -19,11 +19,22 @@ from typer.testing import CliRunner
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from millstream.cli.main import app
+from millstream.commands.main import app
 from tests.server.serving import START, wait_until
 
 PATIENCE_S = 60.0
-TINY = ("--model", "wan-tiny", "--weights", "random", "--device", "cpu", "--dtype", "float32", "--threads", "1")
+TINY = (
+    "--model",
+    "wan-tiny",
+    "--weights",
+    "random",
+    "--device",
+    "cpu",
+    "--dtype",
+    "float32",
+    "--threads",
+    "1",
+)
 
 
 def command(*options: str) -> list[str]:
@@ -35,7 +46,9 @@ def process(data: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], 
     """One that listens, and its address."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     words = command(*TINY, "--port", "0", "--data", str(data), *options)
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as running:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as running:
         try:
             assert running.stdout is not None
             address = running.stdout.readline().strip()
@@ -95,8 +108,10 @@ def refusal(*options: str, **environment: str) -> str:
     return line
 
 
-def test_memory_that_holds_no_session_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millstream.commands.serve.set_up_logging", lambda **_: None)
+def test_memory_that_holds_no_session_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.server.logs.set_up_logging", lambda **_: None)
     said = refusal(*TINY, "--port", "0", "--data", str(tmp_path), "--memory", "0.000001")
     assert "--memory 1e-06 GiB holds no session, which takes 0." in said
 
@@ -109,4 +124,6 @@ def test_what_cannot_be_is_said_in_one_line_before_anything_is_loaded(tmp_path: 
     assert "--data" in refusal(*TINY, "--port", "0", "--data", str(tmp_path / "file"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert f"cannot listen on 127.0.0.1:{port}" in refusal(*TINY, "--port", port, "--data", str(tmp_path / "data"))
+        assert f"cannot listen on 127.0.0.1:{port}" in refusal(
+            *TINY, "--port", port, "--data", str(tmp_path / "data")
+        )

@@ -1,4 +1,5 @@
-"""However a server ends, everybody is told, no process is left as a shell, and its exit code says which it was."""
+"""However a server ends, everybody is told, no process is left as a shell, and its exit code says which it
+was."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from tests.server.test_serve import PATIENCE_S, TINY, is_ready
 FAILS = """
 from millstream.serving.session_table import SessionTable
 
-def arrived(places, landing):
-    raise AssertionError(f"session {landing.session.id} is in no state that there is")
+def arrived(places, pending):
+    raise AssertionError(f"session {pending.session.id} is in no state that there is")
 
 SessionTable.arrived = arrived
 """
@@ -52,12 +53,24 @@ from millstream.server.sessions.archive import SessionJournal
 serve.LAST_S = 1.0
 SessionJournal.finish = lambda journal: time.sleep(1000)
 """
-RUN = "\nfrom millstream.cli.main import main\nmain()\n"
+RUN = "\nfrom millstream.commands.main import main\nmain()\n"
 
 
 def serve_and_start(spoilt: str, data: Path, *, then: signal.Signals | None) -> tuple[int, str, list[dict]]:
     """Exit code, what it logged, and what a client heard who had started a session."""
-    words = [sys.executable, "-c", spoilt + RUN, "serve", *TINY, "--grace", "2", "--port", "0", "--data", str(data)]
+    words = [
+        sys.executable,
+        "-c",
+        spoilt + RUN,
+        "serve",
+        *TINY,
+        "--grace",
+        "2",
+        "--port",
+        "0",
+        "--data",
+        str(data),
+    ]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with subprocess.Popen(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipes) as running:
         try:
@@ -76,7 +89,9 @@ def serve_and_start(spoilt: str, data: Path, *, then: signal.Signals | None) -> 
             running.kill()
 
 
-def test_an_engine_that_fails_ends_its_process_and_a_call_or_a_disk_that_hangs_does_not_keep_it(tmp_path: Path) -> None:
+def test_an_engine_that_fails_ends_its_process_and_a_call_or_a_disk_that_hangs_does_not_keep_it(
+    tmp_path: Path,
+) -> None:
     with ThreadPoolExecutor(3) as all_three:
         failing = all_three.submit(serve_and_start, FAILS, tmp_path / "fails", then=None)
         stuck = all_three.submit(serve_and_start, NEVER_ENDS, tmp_path / "stuck", then=signal.SIGTERM)

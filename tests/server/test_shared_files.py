@@ -13,7 +13,8 @@ from millstream.server.sessions.shared_files import SharedFiles
 @pytest.mark.parametrize("address", ["folder", "memory://states"])
 def test_a_file_that_one_server_puts_there_another_fetches(tmp_path: Path, address: str) -> None:
     place = address if "://" in address else str(tmp_path / address)
-    one, other = SharedFiles.at(place), SharedFiles.at(place).under("keys/alice")
+    one = SharedFiles.at(place)
+    other = SharedFiles.at(place).under("keys/alice")
     (tmp_path / "state").write_bytes(b"state")
     one.put(tmp_path / "state", "sessions/a.bin")
     assert one.fetch("sessions/a.bin", tmp_path / "fetched")
@@ -49,8 +50,11 @@ def test_storage_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("instead", ["nothing", "a file"])
-def test_storage_that_has_gone_is_told_by_whoever_comes_and_is_found_where_it_comes_back(tmp_path: Path, instead: str) -> None:
-    shared, disk = SharedFiles.at(str(tmp_path / "disk")).under("keys/alice"), tmp_path / "disk"
+def test_storage_that_has_gone_is_told_by_whoever_comes_and_is_found_where_it_comes_back(
+    tmp_path: Path, instead: str
+) -> None:
+    shared = SharedFiles.at(str(tmp_path / "disk")).under("keys/alice")
+    disk = tmp_path / "disk"
     shared.write("sessions/a.bin", b"state")
     disk.rename(tmp_path / "unplugged")
     if instead == "a file":

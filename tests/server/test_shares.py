@@ -16,7 +16,7 @@ from millstream.server.access.shares import Holdings, Quota
 from millstream.server.app import AppConfig
 from millstream.server.sessions.file_store import FileStore, StoreLimits
 from millstream.server.sessions.hub import SessionHub
-from millstream.server.transport import sockets
+from millstream.server.transport import listener
 from tests.server.fakes import TINY, FakeService
 from tests.server.hub_plays import SEA, with_hub
 from tests.server.serving import serving
@@ -87,7 +87,11 @@ def test_sessions_and_sockets_are_counted_by_address() -> None:
 
 def test_saves_of_one_client_have_a_rate_and_others_save_on(tmp_path: Path) -> None:
     config = AppConfig(rates=ClientRates(saves=(0.001, 2)))
-    with serving(tmp_path, config) as server, server.client() as client, server.client(source=STRANGER) as stranger:
+    with (
+        serving(tmp_path, config) as server,
+        server.client() as client,
+        server.client(source=STRANGER) as stranger,
+    ):
         session = client.start()["session"]
         stranger.start()
         for _ in range(2):
@@ -100,8 +104,10 @@ def test_saves_of_one_client_have_a_rate_and_others_save_on(tmp_path: Path) -> N
         assert stranger.hear("saved")["snapshot"]
 
 
-def test_connections_of_one_address_do_not_keep_others_from_being_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "CONNECTIONS", Quota(4))
+def test_connections_of_one_address_do_not_keep_others_from_being_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener, "CONNECTIONS", Quota(4))
     with serving() as server, ExitStack() as held:
         host, port = server.address.split(":")
         for _ in range(4):

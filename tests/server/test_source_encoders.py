@@ -1,4 +1,5 @@
-"""Encoders that stream to a server by RTMP and SRT: they die and come back, and what is wrong is told in words."""
+"""Encoders that stream to a server by RTMP and SRT: they die and come back, and what is wrong is told in
+words."""
 
 from __future__ import annotations
 
@@ -8,13 +9,16 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from millstream.video import live_source
 from millstream.video.live_source import LiveSource
+from millstream.video.receivers import can_srt, free_port
 from millstream.video.sender import ffmpeg_program
-from tests.server.receivers import can_srt, free_port
+from millstream.video.srt_source import _Carried
 from tests.server.serving import wait_until
 from tests.server.test_sources import near, playing
 
@@ -35,7 +39,9 @@ def rtmp_encoder(place: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", RTMP_SENDER, place], stderr=subprocess.DEVNULL)
 
 
-def dies_and_comes_back(source: LiveSource, told: list[str], encoder_at_work: Callable[[], subprocess.Popen[bytes]]) -> None:
+def dies_and_comes_back(
+    source: LiveSource, told: list[str], encoder_at_work: Callable[[], subprocess.Popen[bytes]]
+) -> None:
     for times in range(2):
         source.latest = None
         give_up = time.monotonic() + 60
@@ -47,11 +53,15 @@ def dies_and_comes_back(source: LiveSource, told: list[str], encoder_at_work: Ca
         assert near(200)(source)
         encoder.kill()
         encoder.wait()
-        wait_until(lambda times=times: len([words for words in told if "is gone" in words]) > times, "it is told")
+        wait_until(
+            lambda times=times: len([words for words in told if "is gone" in words]) > times, "it is told"
+        )
 
 
 @pytest.mark.slow
-def test_an_encoder_streams_to_the_server_by_rtmp_dies_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_streams_to_the_server_by_rtmp_dies_and_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(live_source, "STEADY_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as free:
         place = f"rtmp://127.0.0.1:{free.getsockname()[1]}/live/key"
@@ -78,10 +88,48 @@ def test_an_encoder_streams_by_srt_dies_and_comes_back_whoever_calls(
     monkeypatch.setattr(live_source, "STEADY_S", 0.0)
     monkeypatch.setattr(live_source, "READ_S", 2.0)
     monkeypatch.setattr(live_source, "LONGEST_WAIT_S", 0.5)
-    place, told = f"srt://127.0.0.1:{free_port(socket.SOCK_DGRAM)}", list[str]()
+    place = f"srt://127.0.0.1:{free_port(socket.SOCK_DGRAM)}"
+    told = list[str]()
     with playing(f"{place}{ours}", told) as source:
         dies_and_comes_back(source, told, partial(srt_encoder, f"{place}{theirs}"))
     assert not [words for words in told if "srt:" in words], "addresses are not told"
+
+
+def test_the_ffmpeg_that_is_named_comes_first_then_the_tested_one_then_the_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("MILLSTREAM_FFMPEG", raising=False)
+    on_path = tmp_path / "ffmpeg"
+    on_path.touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(
+        sys.modules, "imageio_ffmpeg", SimpleNamespace(get_ffmpeg_exe=lambda: "/tested/ffmpeg")
+    )
+    assert ffmpeg_program() == "/tested/ffmpeg"
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert ffmpeg_program() == str(on_path)
+    on_path.unlink()
+    assert ffmpeg_program() is None
+    named = tmp_path / "mine"
+    named.touch(0o755)
+    monkeypatch.setenv("MILLSTREAM_FFMPEG", str(named))
+    assert ffmpeg_program() == str(named)
+
+
+@pytest.mark.parametrize("words", [
+    "SRT.cn: KMREQ/rcv: (snd) Rx process failure - BADSECRET\n[srt @ 0x1] Connection to srt://x failed: "
+    "Input/output error",
+    "SRT.cn: processAsyncConnectRequest: REJECT reported from HS processing: Incorrect passphrase - not "
+    "processing further\n"
+    "srt://127.0.0.1:9000: Input/output error",
+])  # fmt: skip
+def test_a_wrong_passphrase_is_known_by_the_words_of_both_libsrt(words: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", f"import sys; sys.stderr.write({words!r})"], stdout=-1, stderr=-1
+    ) as process:
+        carried = _Carried(process, 30.0)
+        assert carried.read(1) == b""
+    assert carried.trouble == "its passphrase is another one"
 
 
 @pytest.mark.skipif(not can_srt(), reason="no ffmpeg with SRT: pip install 'millstream[srt]'")

@@ -1,4 +1,5 @@
-"""Videos that a server offers as an input: files that loop, addresses that come and go, and who is told what."""
+"""Videos that a server offers as an input: files that loop, addresses that come and go, and who is told
+what."""
 
 from __future__ import annotations
 
@@ -70,7 +71,9 @@ def transport_stream(*films: np.ndarray) -> bytes:
         file = io.BytesIO()
         with av.open(file, "w", format="mpegts") as container:
             stream = container.add_stream("mpeg2video", rate=25)
-            stream.height, stream.width, stream.pix_fmt = frames.shape[1], frames.shape[2], "yuv420p"
+            stream.height = frames.shape[1]
+            stream.width = frames.shape[2]
+            stream.pix_fmt = "yuv420p"
             for frame in frames:
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
             container.mux(stream.encode(None))
@@ -82,7 +85,9 @@ class Sender:
     """Somebody who streams to whoever connects, once for each turn that is granted."""
 
     def __init__(self, data: bytes) -> None:
-        self.data, self.turns, self.asked = data, threading.Semaphore(0), 0
+        self.data = data
+        self.turns = threading.Semaphore(0)
+        self.asked = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.place = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._run, daemon=True).start()
@@ -112,7 +117,8 @@ def sender() -> Iterator[Sender]:
 
 def test_a_file_plays_at_its_own_rate_and_begins_again(tmp_path: Path) -> None:
     with playing(film(tmp_path / "a.mp4", 40, 220)) as source:
-        seen, began = [], time.monotonic()
+        seen = []
+        began = time.monotonic()
         for level in (40, 220, 40, 220):
             wait_until(lambda level=level: near(level)(source), f"it shows {level}")
             seen.append(time.monotonic() - began)
@@ -143,7 +149,9 @@ def test_what_is_live_may_change_its_size_ends_in_words_and_is_tried_again(
 @pytest.mark.parametrize(
     "break_it", [lambda data: data[:200], lambda data: bytes(4096), lambda data: b"", lambda data: data[::-1]]
 )
-def test_what_is_broken_is_told_in_words_without_the_address(sender: Sender, break_it: Callable[[bytes], bytes]) -> None:
+def test_what_is_broken_is_told_in_words_without_the_address(
+    sender: Sender, break_it: Callable[[bytes], bytes]
+) -> None:
     sender.data = break_it(sender.data)
     sender.turns.release()
     told: list[str] = []
@@ -154,7 +162,9 @@ def test_what_is_broken_is_told_in_words_without_the_address(sender: Sender, bre
     assert told[0].endswith("the stream waits for its first frame and it is tried again")
 
 
-def test_a_place_where_nobody_is_and_frames_that_are_huge_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_where_nobody_is_and_frames_that_are_huge_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[str] = []
     with playing("rtmp://user:secret@127.0.0.1:9/live/key", told):
         wait_until(lambda: bool(told), "it is told")
@@ -215,14 +225,18 @@ def test_files_are_looked_at_before_the_server_starts_and_names_are_unique(tmp_p
         Sources.of([a, a])
 
 
-def test_srt_without_ffmpeg_or_without_a_port_is_refused_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_srt_without_ffmpeg_or_without_a_port_is_refused_with_the_fix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("millstream.video.sender.ffmpeg_program", lambda: "/usr/bin/ffmpeg")
     assert parse_source("a=srt://:9000?mode=listener").scheme == "srt"
     for place in ("srt://camera", "srt://camera:", "srt://camera:123456", "srt://camera?passphrase=:9000"):
         with pytest.raises(ConfigError, match="--source a: an SRT address names a port"):
             parse_source(f"a={place}")
     monkeypatch.setattr("millstream.video.sender.ffmpeg_program", lambda: None)
-    with pytest.raises(ConfigError, match=r"--source a: SRT needs the program ffmpeg: pip install 'millstream\[srt\]'"):
+    with pytest.raises(
+        ConfigError, match=r"--source a: SRT needs the program ffmpeg: pip install 'millstream\[srt\]'"
+    ):
         parse_source("a=srt://camera:9000")
 
 
@@ -238,7 +252,7 @@ def test_trouble_that_comes_at_once_reaches_the_session_that_asked(monkeypatch: 
             self.notes.append(note.words)
 
     monkeypatch.setattr(sources, "LiveSource", Broken)
-    Sources.of([SourceAddress(name="a", place="tcp://x")])._take("a", Heard())  # type: ignore[arg-type]
+    Sources.of([SourceAddress(name="a", place="tcp://x")])._start("a", Heard())  # type: ignore[arg-type]
     assert Heard.notes == ["a is gone"]
 
 
@@ -258,7 +272,9 @@ def start(client: Client, **changes: Any) -> dict[str, Any]:
     return client.start(noise_scale=0.5, size="32x32", **changes)
 
 
-def test_a_session_restyles_a_named_source_beside_one_of_words_alone_and_can_be_replayed(server: Serving) -> None:
+def test_a_session_restyles_a_named_source_beside_one_of_words_alone_and_can_be_replayed(
+    server: Serving,
+) -> None:
     with server.client() as client, server.client() as words:
         assert client.heard[0]["sources"] == ["sea", "gone"]
         live = start(client, source="sea")
@@ -294,7 +310,10 @@ def test_a_source_that_is_not_there_is_told_and_harms_nobody(server: Serving) ->
         other.hear("chunk", index=2)
         stranger.say({"type": "start", "version": 1, "prompt": "sea", "source": "/etc/passwd"})
         error = stranger.hear("error")
-        assert (error["code"], error["message"]) == ("not_found", "there is no source '/etc/passwd'; there are sea, gone")
+        assert (error["code"], error["message"]) == (
+            "not_found",
+            "there is no source '/etc/passwd'; there are sea, gone",
+        )
         stranger.say({"type": "start", "version": 1, "prompt": "sea", "source": "sea", "input": True})
         assert "leave source or input out" in stranger.hear("error")["message"]
         for each in (client, other):

@@ -1,4 +1,5 @@
-"""HTTPS with a certificate of one's own: what is wrong with one is said at once, and everything else is as without."""
+"""HTTPS with a certificate of one's own: what is wrong with one is said at once, and everything else is as
+without."""
 
 from __future__ import annotations
 
@@ -45,8 +46,10 @@ max-fps = 10
 
 
 def test_a_pair_that_cannot_be_shown_is_one_line_that_says_why(tmp_path: Path) -> None:
-    own, other = make_certificate(tmp_path), make_certificate(tmp_path, "other")
-    secret, none = make_certificate(tmp_path, "secret", password=b"sesame"), tmp_path / "none.pem"
+    own = make_certificate(tmp_path)
+    other = make_certificate(tmp_path, "other")
+    secret = make_certificate(tmp_path, "secret", password=b"sesame")
+    none = tmp_path / "none.pem"
     check_certificate(own.cert, own.key)
     check_certificate(None, None)
     for cert, key, why in (
@@ -64,9 +67,12 @@ def test_a_pair_that_cannot_be_shown_is_one_line_that_says_why(tmp_path: Path) -
         assert "\n" not in str(refused.value)
 
 
-def test_a_server_from_a_file_has_sessions_over_wss_and_takes_no_page_that_came_unencrypted(tmp_path: Path) -> None:
+def test_a_server_from_a_file_has_sessions_over_wss_and_takes_no_page_that_came_unencrypted(
+    tmp_path: Path,
+) -> None:
     own = make_certificate(tmp_path)
-    trusts, config = own.trusted(), tmp_path / "serve.toml"
+    trusts = own.trusted()
+    config = tmp_path / "serve.toml"
     config.write_text(CONFIG.format(folder=tmp_path, cert=own.cert, key=own.key))
     with server_process("--config", str(config), trusts=trusts) as (_, url):
         page = httpx2.get(url, verify=trusts)
@@ -75,7 +81,9 @@ def test_a_server_from_a_file_has_sessions_over_wss_and_takes_no_page_that_came_
         asyncio.run(have_a_session(url, trusts))
         with connect_client(url, key=KEY, tls=trusts) as client, ThreadPoolExecutor(1) as beside:
             client.start(Ask(prompt="sea", fps=2.0))
-            typed = beside.submit(lambda: [client.draft(f"a storm of force {number}") for number in range(20)])
+            typed = beside.submit(
+                lambda: [client.draft(f"a storm of force {number}") for number in range(20)]
+            )
             assert [chunk.index for chunk in client.chunks(2)] == [0, 1]
             typed.result()
         with pytest.raises(httpx2.TransportError):
@@ -83,7 +91,8 @@ def test_a_server_from_a_file_has_sessions_over_wss_and_takes_no_page_that_came_
 
 
 async def have_a_session(url: str, trusts: ssl.SSLContext) -> None:
-    """On an event loop: the library's threads read and write one TLS socket at once, which Python does not guard."""
+    """On an event loop: the library's threads read and write one TLS socket at once, which Python does not
+    guard."""
     address = url.replace("https", "wss") + "/v1/stream"
     bearer = {"Authorization": f"Bearer {KEY}"}
     async with connect(address, ssl=trusts, origin=url, additional_headers=bearer, max_size=None) as socket:
@@ -115,7 +124,12 @@ def test_a_page_is_this_servers_own_if_it_came_as_safely(scheme: str, origin: st
 @pytest.mark.parametrize(("proxy", "status"), [("10.0.0.1", 403), ("10.0.0.2", 200)])
 def test_a_trusted_proxy_says_that_it_speaks_tls_and_nobody_else_does(proxy: str, status: int) -> None:
     gate = Gate(PlainTextResponse("in"), access=Access(names=None), open_paths=[], clients=Clients())
-    client = TestClient(ProxyHeadersMiddleware(gate, ["10.0.0.1"]), base_url="http://stream.example.org", client=(proxy, 1))
+    client = TestClient(
+        ProxyHeadersMiddleware(gate, ["10.0.0.1"]), base_url="http://stream.example.org", client=(proxy, 1)
+    )
     headers = {"X-Forwarded-Proto": "https", "Origin": "http://stream.example.org"}
     assert client.post("/v1/sessions", headers=headers).status_code == status
-    assert client.post("/v1/sessions", headers=headers | {"Origin": "https://stream.example.org"}).status_code == 200
+    assert (
+        client.post("/v1/sessions", headers=headers | {"Origin": "https://stream.example.org"}).status_code
+        == 200
+    )

@@ -13,13 +13,13 @@ import httpx2
 import pytest
 
 from millstream.core.client_messages import Ask
+from millstream.core.keys import Key
 from millstream.server.access.auth import Access
 from millstream.server.access.budgets import Clients
-from millstream.server.access.keys import Key, Keyring
+from millstream.server.access.keys import Keyring
 from millstream.server.access.limits import ClientLimits
 from millstream.server.app import AppConfig
 from millstream.server.protocol.endpoints import ServerState
-from millstream.server.protocol.session_request import open_asked
 from millstream.server.protocol.videos import MAX_UNFINISHED, MAX_VIDEOS, AskedVideo, VideoAsk, Videos
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.transport.peers import Peers
@@ -28,7 +28,8 @@ from tests.server.dialect_clients import with_hub
 from tests.server.fakes import FakeService
 from tests.server.serving import Serving, serving, wait_until
 
-FIRST, LATER = 9, 12
+FIRST = 9
+LATER = 12
 FPS = 16
 """Of the tiny model."""
 
@@ -74,7 +75,12 @@ def test_a_clip_is_asked_for_waited_for_and_fetched(server: Serving, http: httpx
     assert answer.status_code == 200, answer.text
     video = answer.json()
     assert differences("openai", "video", video) == []
-    assert (video["object"], video["model"], video["seconds"], video["size"]) == ("video", "wan-tiny", "1", "48x64")
+    assert (video["object"], video["model"], video["seconds"], video["size"]) == (
+        "video",
+        "wan-tiny",
+        "1",
+        "48x64",
+    )
     assert video["status"] in ("queued", "in_progress")
     assert video["left_out"] == (["quality"] if way == "json" else [])
     early = http.get(f"/v1/videos/{video['id']}/content")
@@ -101,10 +107,20 @@ def test_a_clip_is_asked_for_waited_for_and_fetched(server: Serving, http: httpx
     assert http.get(f"/v1/videos/{video['id']}").status_code == 404
 
 
+def test_a_remix_is_refused_as_something_that_no_video_has(http: httpx2.Client) -> None:
+    """404 sends OpenAI's client looking for the video."""
+    answer = http.post("/v1/videos/video_of_nobody/remix", json={"prompt": "storm"})
+    assert (answer.status_code, answer.headers["allow"]) == (405, "")
+    assert differences("openai", "error", answer.json()["error"]) == []
+    assert "POST /v1/videos" in answer.json()["error"]["message"]
+
+
 def test_the_same_seed_gives_the_same_clip(http: httpx2.Client) -> None:
     films = []
     for _ in range(2):
-        video = http.post("/v1/videos", json={"prompt": "sea", "seconds": "1", "size": "48x64", "seed": 7}).json()
+        video = http.post(
+            "/v1/videos", json={"prompt": "sea", "seconds": "1", "size": "48x64", "seed": 7}
+        ).json()
         until_done(http, video)
         films.append(http.get(f"/v1/videos/{video['id']}/content").content)
     assert films[0] == films[1]
@@ -129,7 +145,11 @@ def test_what_is_wrong_is_said_as_openais_clients_read_it(
 ) -> None:
     answer = http.post("/v1/videos", json=fields)
     error = answer.json()["error"]
-    assert (answer.status_code, said in error["message"], error["type"]) == (status, True, "invalid_request_error")
+    assert (answer.status_code, said in error["message"], error["type"]) == (
+        status,
+        True,
+        "invalid_request_error",
+    )
     assert differences("openai", "error", error) == []
 
 
@@ -154,7 +174,9 @@ def test_no_form_makes_the_server_fail(http: httpx2.Client) -> None:
             assert http.post("/v1/videos", content=body, headers={"content-type": kind}).status_code == 400
 
 
-def test_one_client_has_so_many_unfinished_clips_and_a_deleted_one_makes_room(server: Serving, http: httpx2.Client) -> None:
+def test_one_client_has_so_many_unfinished_clips_and_a_deleted_one_makes_room(
+    server: Serving, http: httpx2.Client
+) -> None:
     ask = {"prompt": "sea", "seconds": "600", "size": "48x64"}
     ids = [http.post("/v1/videos", json=ask).json()["id"] for _ in range(MAX_UNFINISHED)]
     refused = http.post("/v1/videos", json=ask)
@@ -164,7 +186,9 @@ def test_one_client_has_so_many_unfinished_clips_and_a_deleted_one_makes_room(se
     assert http.post("/v1/videos", json=ask).status_code == 200
 
 
-def test_a_clip_waits_in_line_without_losing_its_place_and_one_that_cannot_be_is_failed(tmp_path: Path) -> None:
+def test_a_clip_waits_in_line_without_losing_its_place_and_one_that_cannot_be_is_failed(
+    tmp_path: Path,
+) -> None:
     with (
         serving(tmp_path, places=1, leave_line_s=0.2, abandon_s=0.2) as small,
         httpx2.Client(base_url=small.url(), timeout=30) as http,
@@ -180,7 +204,10 @@ def test_a_clip_waits_in_line_without_losing_its_place_and_one_that_cannot_be_is
         (session_id,) = small.hub.live_sessions
         small.hub.service.end(session_id, "the test ends it")
         failed = until_done(http, lost)
-        assert (failed["status"], failed["error"]) == ("failed", {"code": "closed", "message": "the test ends it"})
+        assert (failed["status"], failed["error"]) == (
+            "failed",
+            {"code": "closed", "message": "the test ends it"},
+        )
 
 
 def test_clips_belong_to_their_key_and_a_server_that_keeps_nothing_makes_none(tmp_path: Path) -> None:
@@ -189,22 +216,30 @@ def test_clips_belong_to_their_key_and_a_server_that_keeps_nothing_makes_none(tm
     ring.add("key-of-bob-12", Key(name="bob"))
     with serving(tmp_path, AppConfig(access=Access(keyring=ring))) as locked:
         alice, bob = ({"Authorization": f"Bearer {key}"} for key in ("key-of-alice-1", "key-of-bob-12"))
-        video = httpx2.post(locked.url("/v1/videos"), json={"prompt": "sea", "seconds": "1"}, headers=alice).json()
+        video = httpx2.post(
+            locked.url("/v1/videos"), json={"prompt": "sea", "seconds": "1"}, headers=alice
+        ).json()
         path = locked.url(f"/v1/videos/{video['id']}")
         assert httpx2.get(path, headers=alice).status_code == 200
-        assert httpx2.get(path, headers=bob).status_code == httpx2.delete(path, headers=bob).status_code == 404
+        assert (
+            httpx2.get(path, headers=bob).status_code == httpx2.delete(path, headers=bob).status_code == 404
+        )
         assert httpx2.get(locked.url("/v1/videos"), headers=bob).json()["data"] == []
         assert httpx2.delete(path, headers=alice).status_code == 200
         locked.until_empty()
     with serving() as forgetful:
         refused = httpx2.post(forgetful.url("/v1/videos"), json={"prompt": "sea"})
-        assert (refused.status_code, "keeps no recordings" in refused.json()["error"]["message"]) == (404, True)
+        assert (refused.status_code, "keeps no recordings" in refused.json()["error"]["message"]) == (
+            404,
+            True,
+        )
         assert not forgetful.hub.live_sessions
 
 
 def test_all_clips_come_in_one_list_for_a_client_told_of_more_asks_without_end() -> None:
     async def play(hub: SessionHub, service: FakeService) -> None:
-        one, clips = open_asked(hub, Ask(prompt="sea"), client="me"), Videos()
+        one = hub.open_asked(Ask(prompt="sea"), client="me")
+        clips = Videos()
         for number in range(MAX_VIDEOS):
             clips._clips[f"video_{number}"] = AskedVideo(
                 video_id=f"video_{number}",
@@ -216,7 +251,9 @@ def test_all_clips_come_in_one_list_for_a_client_told_of_more_asks_without_end()
             )
         server = ServerState(hub=hub, peers=Peers(), limits=ClientLimits(), clients=Clients())
         listed = await clips.list_videos(server, {}, None)
-        assert [clip.id for clip in listed.data] == [f"video_{number}" for number in reversed(range(MAX_VIDEOS))]
+        assert [clip.id for clip in listed.data] == [
+            f"video_{number}" for number in reversed(range(MAX_VIDEOS))
+        ]
         assert not listed.has_more
         hub.service.end(one.session_id)
 

@@ -1,4 +1,5 @@
-"""WebRTC, program to server and browser to server: pictures at media time, words on the channel, and nothing stays behind."""
+"""WebRTC, program to server and browser to server: pictures at media time, words on the channel, and nothing
+stays behind."""
 
 from __future__ import annotations
 
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 from aiortc import RTCIceTransport
 
-from benchmarks.abuses.signalling import offer as good_offer
 from millstream.core.client_messages import ProtocolError
 from millstream.core.errors import ConfigError
 from millstream.server.access.auth import Access
@@ -25,6 +25,7 @@ from millstream.server.transport.offers import checked_offer
 from millstream.server.transport.peers import IceServer
 from tests.server.clients.webrtc_client import Camera, WebRTCClient
 from tests.server.serving import Serving, serving
+from tests.soak.abuses.signalling import offer as good_offer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -61,12 +62,19 @@ def test_pictures_come_at_the_pace_of_media_time(server: Serving, codec: str) ->
     async def watch(client: WebRTCClient) -> None:
         answer = await client.start(codec=codec, prompt="sea", fps=16)
         assert codec in answer["sdp"]
-        assert server.hub.find(answer["session"]) is server.hub.find_view(answer["view"])
+        assert server.hub.live_sessions.find(answer["session"]) is server.hub.live_sessions.find_view(
+            answer["view"]
+        )
         frames = await client.frames(30)
         times = np.array([float(frame.time) for frame in frames])
         assert {(frame.height, frame.width) for frame in frames} == {(16, 32)}
         assert np.median(np.diff(times)) == pytest.approx(1 / 16, abs=0.005)
-        assert np.abs(frames[0].to_ndarray(format="gray").astype(int) - frames[-1].to_ndarray(format="gray")).mean() > 1
+        assert (
+            np.abs(
+                frames[0].to_ndarray(format="gray").astype(int) - frames[-1].to_ndarray(format="gray")
+            ).mean()
+            > 1
+        )
         await client.say(type="stop")
         assert (await client.hear("ended"))["cause"] == "closed"
 
@@ -98,7 +106,7 @@ def test_a_camera_is_the_input_of_a_session_that_takes_one(server: Serving) -> N
     async def show(client: WebRTCClient) -> None:
         answer = await client.start(camera=Camera(), prompt="sea", input=True, noise_scale=0.5)
         await client.frames(24)
-        feed = server.hub.find(answer["session"]).request.feed
+        feed = server.hub.live_sessions.find(answer["session"]).request.feed
         assert feed is not None
         assert feed.dropped == 0, "no more frames are taken than the session plays"
         await client.say(type="control", control={"type": "noise_scale", "noise_scale": 0.2, "id": "n"})
@@ -121,7 +129,8 @@ def test_a_view_only_shows_and_a_lost_owner_comes_back(server: Serving) -> None:
     async def share(owner: WebRTCClient) -> None:
         mine = await owner.start(prompt="sea")
         await owner.frames(1)
-        guest, again = WebRTCClient(server.url()), WebRTCClient(server.url())
+        guest = WebRTCClient(server.url())
+        again = WebRTCClient(server.url())
         try:
             theirs = await guest.start(type="view", view=mine["view"])
             assert theirs["session"] == ""
@@ -144,23 +153,61 @@ def test_a_view_only_shows_and_a_lost_owner_comes_back(server: Serving) -> None:
         ({"sdp": "v=0", "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 400, "bad_message"),
         ({"sdp": "v=0", "type": "answer", "start": {"version": 1, "prompt": "sea"}}, 400, "bad_message"),
         ({"sdp": "v=0", "type": "offer", "start": {"version": 2, "prompt": "sea"}}, 400, "bad_version"),
-        ({"sdp": "v=0", "type": "offer", "start": {"version": 1, "prompt": "sea", "size": "640x640000"}}, 400, "bad_message"),
+        (
+            {"sdp": "v=0", "type": "offer", "start": {"version": 1, "prompt": "sea", "size": "640x640000"}},
+            400,
+            "bad_message",
+        ),
         ({"sdp": "v=0", "type": "offer", "start": {"type": "ping"}}, 409, "bad_state"),
         ({"sdp": "v=0", "type": "offer", "start": {"type": [], "version": 1}}, 409, "bad_state"),
-        ({"sdp": "v=0", "type": "offer", "start": {"type": "attach", "version": 1, "session": "guess"}}, 404, "not_found"),
-        ({"sdp": "v=0\nm=video" * 9, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
-        ({"sdp": "v=0\rm=video 9 UDP 96" * 9, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
-        ({"sdp": "v=0\u2028m=a" * 9, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
-        ({"sdp": "v=0\ra=candidate:1" * 65, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
-        ({"sdp": "v=0\ra=rtpmap:96 V" * 129, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
-        ({"sdp": "v=0\r" * 1001, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
-        ({"sdp": "v=" + "0" * 3000, "type": "offer", "start": {"version": 1, "prompt": "sea"}}, 413, "too_large"),
+        (
+            {"sdp": "v=0", "type": "offer", "start": {"type": "attach", "version": 1, "session": "guess"}},
+            404,
+            "not_found",
+        ),
+        (
+            {"sdp": "v=0\nm=video" * 9, "type": "offer", "start": {"version": 1, "prompt": "sea"}},
+            413,
+            "too_large",
+        ),
+        (
+            {"sdp": "v=0\rm=video 9 UDP 96" * 9, "type": "offer", "start": {"version": 1, "prompt": "sea"}},
+            413,
+            "too_large",
+        ),
+        (
+            {"sdp": "v=0\u2028m=a" * 9, "type": "offer", "start": {"version": 1, "prompt": "sea"}},
+            413,
+            "too_large",
+        ),
+        (
+            {"sdp": "v=0\ra=candidate:1" * 65, "type": "offer", "start": {"version": 1, "prompt": "sea"}},
+            413,
+            "too_large",
+        ),
+        (
+            {"sdp": "v=0\ra=rtpmap:96 V" * 129, "type": "offer", "start": {"version": 1, "prompt": "sea"}},
+            413,
+            "too_large",
+        ),
+        (
+            {"sdp": "v=0\r" * 1001, "type": "offer", "start": {"version": 1, "prompt": "sea"}},
+            413,
+            "too_large",
+        ),
+        (
+            {"sdp": "v=" + "0" * 3000, "type": "offer", "start": {"version": 1, "prompt": "sea"}},
+            413,
+            "too_large",
+        ),
         ({"sdp": "v=0", "type": "offer"}, 400, "bad_message"),
         ({"sdp": "v" * 200_000, "type": "offer", "start": {}}, 413, "too_large"),
         ("offer", 400, "bad_message"),
     ],
 )
-def test_an_offer_that_cannot_be_used_is_refused_and_leaves_nothing(server: Serving, body: Any, status: int, code: str) -> None:
+def test_an_offer_that_cannot_be_used_is_refused_and_leaves_nothing(
+    server: Serving, body: Any, status: int, code: str
+) -> None:
     async def offer(client: WebRTCClient) -> None:
         response = await client.post("/v1/webrtc/offer", body)
         assert (response.status_code, response.json()["error"]["code"]) == (status, code), response.text
@@ -194,7 +241,9 @@ def test_a_channel_that_is_abused_ends_its_connection_without_a_traceback(
         await client.start(prompt="sea")
         await client.hear("hello")
         if packet == "no text":
-            await client.connection.sctp._send(client.channel.id, 51, b"\xff\xfe")  # 51: a text, says the protocol
+            await client.connection.sctp._send(
+                client.channel.id, 51, b"\xff\xfe"
+            )  # 51: a text, says the protocol
         else:
             for number in range(40):
                 client.connection.createDataChannel(str(number))
@@ -221,10 +270,15 @@ class FakeTransport:
         self._inbound_streams[0].reassembly.append(data)
 
 
-@pytest.mark.parametrize(("size", "most"), [(1200, 2**20 // 1200 + 2), (0, channels.MAX_PIECES + 1)], ids=["bytes", "pieces"])
-def test_a_message_that_never_ends_is_not_kept_without_end(size: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("size", "most"), [(1200, 2**20 // 1200 + 2), (0, channels.MAX_PIECES + 1)], ids=["bytes", "pieces"]
+)
+def test_a_message_that_never_ends_is_not_kept_without_end(
+    size: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(channels, "PACKETS_PER_S", 1e9)
-    transport, given_up = FakeTransport(), []
+    transport = FakeTransport()
+    given_up = []
 
     async def send() -> None:
         channels.watch_packets(transport, lambda: given_up.append(True))  # type: ignore[arg-type]
@@ -253,24 +307,32 @@ def test_offers_of_one_client_have_a_rate() -> None:
         with_client(server, offer)
 
 
-def test_an_offer_whose_client_never_comes_is_forgotten(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offer_whose_client_never_comes_is_forgotten(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("millstream.server.transport.peers.CONNECT_S", 0.2)
 
     async def vanish(client: WebRTCClient) -> None:
         start = {"version": 1, "prompt": "sea"}
-        response = await client.post("/v1/webrtc/offer", {"sdp": await client.offer(), "type": "offer", "start": start})
+        response = await client.post(
+            "/v1/webrtc/offer", {"sdp": await client.offer(), "type": "offer", "start": start}
+        )
         assert response.status_code == 200
         assert len(server.peers) == 1
 
     with_client(server, vanish)
 
 
-def test_one_connection_too_many_is_refused_and_its_session_ends(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_connection_too_many_is_refused_and_its_session_ends(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server.peers, "max_peers", 0)
 
     async def offer(client: WebRTCClient) -> None:
         start = {"version": 1, "prompt": "sea"}
-        response = await client.post("/v1/webrtc/offer", {"sdp": await client.offer(), "type": "offer", "start": start})
+        response = await client.post(
+            "/v1/webrtc/offer", {"sdp": await client.offer(), "type": "offer", "start": start}
+        )
         assert response.status_code == 503
         await asyncio.to_thread(server.until_empty)
 
@@ -284,10 +346,8 @@ def test_nobody_connects_without_the_key_and_the_servers_ice_servers_are_told() 
         async def knock() -> None:
             body = {"sdp": "v=0", "type": "offer", "start": {"version": 1, "prompt": "sea"}}
             for path in ("/v1/webrtc/offer", "/api/v1/webrtc/offer"):
-                stranger, friend = (
-                    WebRTCClient(locked.url()),
-                    WebRTCClient(locked.url(), headers={"Authorization": f"Bearer {KEY}"}),
-                )
+                stranger = WebRTCClient(locked.url())
+                friend = WebRTCClient(locked.url(), headers={"Authorization": f"Bearer {KEY}"})
                 assert (await stranger.post(path, body)).status_code == 401
                 assert (await friend.post(path, body)).status_code == 400
                 for client in (stranger, friend):
@@ -310,7 +370,9 @@ def test_frames_are_shown_at_media_time_and_late_ones_move_all_that_follow() -> 
     playhead = Playhead()
     assert playhead.show_at(5.0, 0.1, 100.0) == 100.0, "the first is shown at once, wherever it lies"
     assert playhead.show_at(5.1, 0.1, 100.05) == pytest.approx(100.1)
-    assert playhead.show_at(5.2, 0.1, 100.2 + LATE_S / 2) == pytest.approx(100.2 + LATE_S / 2), "a little late: at once"
+    assert playhead.show_at(5.2, 0.1, 100.2 + LATE_S / 2) == pytest.approx(100.2 + LATE_S / 2), (
+        "a little late: at once"
+    )
     assert playhead.show_at(5.3, 0.1, 100.28) == pytest.approx(100.3), "and the next in time again"
     assert playhead.show_at(5.4, 0.1, 103.4) == 103.4, "very late: at once"
     assert playhead.show_at(5.5, 0.1, 103.42) == pytest.approx(103.5), "and the next after it"
@@ -345,7 +407,9 @@ CALL = """async ([codec, camera, start]) => {
     Object.assign(window, { connection, channel });
     return answer.session;
 }"""
-HAS_CODEC = """(codec) => RTCRtpReceiver.getCapabilities("video").codecs.some((each) => each.mimeType === codec)"""
+HAS_CODEC = (
+    """(codec) => RTCRtpReceiver.getCapabilities("video").codecs.some((each) => each.mimeType === codec)"""
+)
 PIXELS = """() => {
     const video = document.getElementById("live");
     if (!video || !video.videoWidth) return null;
@@ -367,7 +431,9 @@ def chrome() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.mark.parametrize(("codec", "camera"), [("video/VP8", False), ("video/H264", False), ("video/VP8", True)])
+@pytest.mark.parametrize(
+    ("codec", "camera"), [("video/VP8", False), ("video/H264", False), ("video/VP8", True)]
+)
 def test_a_real_browser_sees_pictures_move_and_gets_its_receipts(
     server: Serving, chrome: Browser, codec: str, camera: bool
 ) -> None:
@@ -377,12 +443,14 @@ def test_a_real_browser_sees_pictures_move_and_gets_its_receipts(
         if not page.evaluate(HAS_CODEC, codec):
             pytest.skip(f"this chromium has no {codec}")
         session = page.evaluate(CALL, [codec, camera, {"version": 1, "prompt": "sea", "input": camera}])
-        assert server.hub.find(session).viewers
+        assert server.hub.live_sessions.find(session).viewers
         page.wait_for_function(f"() => ({PIXELS})() !== null", timeout=PATIENCE_MS)
         first = page.evaluate(PIXELS)
         assert first[0] == 32
         page.wait_for_function(
-            f"(first) => ({PIXELS})().some((value, i) => Math.abs(value - first[i]) > 24)", arg=first, timeout=PATIENCE_MS
+            f"(first) => ({PIXELS})().some((value, i) => Math.abs(value - first[i]) > 24)",
+            arg=first,
+            timeout=PATIENCE_MS,
         )
         control = {"type": "control", "control": {"type": "prompt", "prompt": "a storm", "id": "mine"}}
         page.evaluate("(text) => window.channel.send(text)", json.dumps(control))

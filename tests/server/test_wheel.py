@@ -1,6 +1,8 @@
-"""The wheel that `make wheel` builds, in an environment that has nothing else of Millstream, far from the checkout.
+"""The wheel that `make wheel` builds, in an environment that has nothing else of Millstream, far from the
+checkout.
 
-Nothing is downloaded: what Millstream depends on is seen by a path file, which leaves this checkout's own install unseen.
+Nothing is downloaded: what Millstream depends on is seen by a path file, which leaves this checkout's own
+install unseen.
 """
 
 from __future__ import annotations
@@ -54,10 +56,21 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     wheel = build(folder / "source")
     home = folder / "environment"
     venv.create(home, symlinks=True)
-    pip = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, env=ENVIRONMENT)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(home / "bin" / "python"),
+        "--disable-pip-version-check",
+    ]
+    subprocess.run(
+        [*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, env=ENVIRONMENT
+    )
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(home)}))
-    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
+    (packages / "dependencies.pth").write_text(
+        f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n"
+    )
     return Installed(wheel, home)
 
 
@@ -67,9 +80,16 @@ def build(source: Path) -> Path:
     for name in SOURCES:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, source / name)
-    made = source / "installed"
-    made.touch()
-    words = ["make", "wheel", f"BIN={Path(sys.executable).parent}", f"INSTALLED={made.name}", "--old-file", made.name]
+    backend = source / "installed"
+    backend.touch()
+    words = [
+        "make",
+        "wheel",
+        f"BUILDER={sys.executable}",
+        f"BACKEND={backend.name}",
+        "--old-file",
+        backend.name,
+    ]
     subprocess.run(words, check=True, cwd=source, env=ENVIRONMENT, capture_output=True)
     (wheel,) = (source / "dist").iterdir()
     return wheel
@@ -84,15 +104,22 @@ def test_the_wheel_has_every_file_of_the_package(installed: Installed) -> None:
 
 def test_brook_is_served_from_the_wheel_outside_of_the_checkout(installed: Installed, tmp_path: Path) -> None:
     program = [installed.program("millstream")]
-    with server_process("--data", str(tmp_path / "data"), program=program, cwd=tmp_path, env=ENVIRONMENT) as (_, url):
+    with server_process("--data", str(tmp_path / "data"), program=program, cwd=tmp_path, env=ENVIRONMENT) as (
+        _,
+        url,
+    ):
         assert httpx2.get(f"{url}/readyz").text == "ready"
         page = httpx2.get(url).text
         assert "<title>Millstream" in page
         assert httpx2.get(f"{url}/main.js").status_code == 200
         words = [installed.program("python"), "-c", STREAM, url]
-        done = subprocess.run(words, check=True, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+        done = subprocess.run(
+            words, check=True, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True
+        )
     seen = json.loads(done.stdout)
     assert Path(seen["from"]).is_relative_to(installed.folder)
-    assert not [path for path in seen["path"] if Path(path).is_relative_to(ROOT / "millstream") or Path(path) == ROOT]
+    assert not [
+        path for path in seen["path"] if Path(path).is_relative_to(ROOT / "millstream") or Path(path) == ROOT
+    ]
     assert seen["shape"] == [9, 256, 256, 3]
     assert seen["std"] > 5, "there is a picture in it"

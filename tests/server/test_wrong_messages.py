@@ -42,8 +42,34 @@ def test_decoding_never_fails_but_in_one_way(value: Any) -> None:
 
 def rubbish(dice: random.Random) -> Any:
     """A value of any kind, some of them almost right."""
-    plain = [None, True, False, 0, 1, -1, 2**63, 10**40, 1e308, float("nan"), float("inf"), [], {}, [1000, 500], ["jpeg"]]
-    words = ["", "x", "64x64", "mp4", "\ud800", "\0", "é" * 9, [{"text": "sea", "weight": 0.5}], {"a": {"b": [1]}}]
+    plain = [
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        2**63,
+        10**40,
+        1e308,
+        float("nan"),
+        float("inf"),
+        [],
+        {},
+        [1000, 500],
+        ["jpeg"],
+    ]
+    words = [
+        "",
+        "x",
+        "64x64",
+        "mp4",
+        "\ud800",
+        "\0",
+        "é" * 9,
+        [{"text": "sea", "weight": 0.5}],
+        {"a": {"b": [1]}},
+    ]
     controls = [{"type": name} for name in ("cut", "stop", "resume", "pause", "prompt")] + [
         {"type": "prompt", "prompt": "sky"},
         {"type": "steps", "steps": [1000]},
@@ -82,7 +108,8 @@ def message(dice: random.Random, names: list[str]) -> str | bytes:
 
 def test_ten_thousand_wrong_messages_harm_nobody_and_leave_nothing_behind() -> None:
     """Many clients that talk rubbish, leave and come again, beside one that does everything right."""
-    dice, heard = random.Random(4), {"live": 0, "error": 0, "receipt": 0, "pong": 0, "ended": 0}
+    dice = random.Random(4)
+    heard = {"live": 0, "error": 0, "receipt": 0, "pong": 0, "ended": 0}
     before = threading.active_count()
 
     async def play(hub: SessionHub, service: FakeService) -> None:
@@ -95,14 +122,22 @@ def test_ten_thousand_wrong_messages_harm_nobody_and_leave_nothing_behind() -> N
             if len(clients) > 8:
                 clients.pop(0).conversation.leave()
             client = dice.choice(clients)
-            names = ["nobody", *hub.live_sessions, *(live_session.view_id for live_session in hub.live_sessions.values())]
-            for answer in await client.say(message(dice, [name for name in names if name != session] or ["nobody"])):
+            names = [
+                "nobody",
+                *hub.live_sessions,
+                *(live_session.view_id for live_session in hub.live_sessions.values()),
+            ]
+            for answer in await client.say(
+                message(dice, [name for name in names if name != session] or ["nobody"])
+            ):
                 heard[answer["type"]] = heard.get(answer["type"], 0) + 1
             if number % 100 == 0:
                 service.picture(session)
                 await until(lambda: len(calm.outbox) > 0)
                 assert await calm.say({"type": "ping", "t": number}) == [{"type": "pong", "t": number}]
-                for other in [name for name, each in service.sessions.items() if each.viewers == 0 and name != session]:
+                for other in [
+                    name for name, each in service.sessions.items() if each.viewers == 0 and name != session
+                ]:
                     service.end(other, "abandoned")
         assert next(iter(service.sessions)) == session, "the calm client's session has lived through it all"
         for client in (*clients, calm):

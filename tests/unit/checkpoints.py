@@ -66,13 +66,17 @@ def save_shards(weights: Weights, folder: Path, stem: str, count: int) -> list[P
     for name, tensor in weights.items():
         pieces[before * count // total][name] = tensor
         before += tensor.nbytes
-    return [save(piece, folder / f"{stem}-{i:05d}-of-{count:05d}.safetensors") for i, piece in enumerate(pieces, 1)]
+    return [
+        save(piece, folder / f"{stem}-{i:05d}-of-{count:05d}.safetensors")
+        for i, piece in enumerate(pieces, 1)
+    ]
 
 
 @torch.no_grad()
 def merge_lora(module: nn.Module, path: Path, *, scale: float = 1.0) -> int:
     """Into a module that is there. Returns how many weights it touched."""
-    weights, touched = dict(module.named_parameters()), 0
+    weights = dict(module.named_parameters())
+    touched = 0
     with merging([(path, scale)], {name: tuple(weight.shape) for name, weight in weights.items()}) as merged:
         for name, weight in weights.items():
             found = merged(name, weight)
@@ -117,7 +121,9 @@ def assert_same(found: Weights, expected: Weights) -> None:
         assert torch.equal(found[name], tensor), name
 
 
-def filled(part: Part, *sources: Path, dtype: torch.dtype = torch.float32, prefer_ema: bool = True) -> nn.Module:
+def filled(
+    part: Part, *sources: Path, dtype: torch.dtype = torch.float32, prefer_ema: bool = True
+) -> nn.Module:
     module = meta_module(part)
     fill(module, part, sources, device="cpu", dtype=dtype, prefer_ema=prefer_ema)
     return module

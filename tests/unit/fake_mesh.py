@@ -1,4 +1,5 @@
-"""A mesh that is a fake, and a viewer beside it: what happens in which order, and chunks that stop where a test wants it."""
+"""A mesh that is a fake, and a viewer beside it: what happens in which order, and chunks that stop where a
+test wants it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from millstream.engine.engine import Engine
-from millstream.serving.notices import Ended, Notice, Pictured
+from millstream.serving.notices import Ended, Notice
 from millstream.session.chunk import Chunk
 from millstream.wire.parcel import Delivery, Parcel
 from tests.unit.serving.test_service import PATIENCE_S, Owner
@@ -19,14 +20,16 @@ class Gate:
     """Where a chunk stops on its way back, until the test lets it go on."""
 
     def __init__(self) -> None:
-        self.reached, self.open = threading.Event(), threading.Event()
+        self.reached = threading.Event()
+        self.open = threading.Event()
 
 
 class FakeMesh:
     """Works when it is waited for, and writes down what happens in which order."""
 
     def __init__(self, engine: Engine) -> None:
-        self.local, self.events = engine.transport, list[str]()
+        self.local = engine.transport
+        self.events = list[str]()
         self.flying: deque[FakePost] = deque()
         self.gates: dict[str, Gate] = {}
         self.answer: Callable[[str, Delivery], Delivery] = lambda name, delivery: delivery
@@ -41,7 +44,9 @@ class FakeMesh:
         return self.flying[-1]
 
     def release(self, session_id: str) -> None:
-        assert all(session_id not in post.sessions for post in self.flying), f"{session_id} is let go of in flight"
+        assert all(session_id not in post.sessions for post in self.flying), (
+            f"{session_id} is let go of in flight"
+        )
         self.local.release(session_id)
 
     def hold(self, name: str) -> Gate:
@@ -57,7 +62,9 @@ class FakeMesh:
 
 class FakePost:
     def __init__(self, mesh: FakeMesh, parcels: Sequence[Parcel], names: list[str]) -> None:
-        self._mesh, self._parcels, self._names = mesh, parcels, names
+        self._mesh = mesh
+        self._parcels = parcels
+        self._names = names
         self.sessions = {parcel.envelope.session_id for parcel in parcels}
 
     def done(self) -> bool:
@@ -83,19 +90,20 @@ class Viewer(Owner):
 
     def __init__(self, name: str, events: list[str]) -> None:
         super().__init__()
-        self._name, self._events = name, events
+        self._name = name
+        self._events = events
         self.notices: list[Notice] = []
 
     def __call__(self, notice: Notice) -> None:
         assert not (self.notices and isinstance(self.notices[-1], Ended)), f"{notice} comes after the end"
         self.notices.append(notice)
-        if isinstance(notice, Pictured):
-            self._events.append(f"show {self._name}{notice.chunk.index}")
+        if isinstance(notice, Chunk):
+            self._events.append(f"show {self._name}{notice.index}")
         super().__call__(notice)
 
     @property
     def chunks(self) -> list[Chunk]:
-        return [notice.chunk for notice in self.notices if isinstance(notice, Pictured)]
+        return [notice for notice in self.notices if isinstance(notice, Chunk)]
 
     def ended(self) -> Ended:
         return self.wait_for(Ended)[-1]

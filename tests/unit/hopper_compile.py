@@ -1,7 +1,8 @@
-"""Compiles every hand-written kernel to Hopper machine code, which needs no GPU. Run by `test_kernels_compile.py`.
+"""Compiles every hand-written kernel to Hopper machine code, which needs no GPU. Run by
+`test_kernels_compile.py`.
 
-A process of its own: the tests' interprets kernels, and what is interpreted cannot be compiled. What differs between the two
-is looked for: see `refuse_forgetful_loops`.
+A process of its own: the tests' interprets kernels, and what is interpreted cannot be compiled. What differs
+between the two is looked for: see `refuse_forgetful_loops`.
 """
 
 from __future__ import annotations
@@ -15,25 +16,37 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler.code_generator import CodeGenerator
 
-from millstream.ops.kernels import graph_memsets, low_attention, noise, packed, pictures, ring_write, rows
+from millstream.ops.kernels import graph_memsets, low_attention, noise, pictures, ring_write, rows
+from millstream.ops.kernels import quantise_kv as packed
 from millstream.ops.low_attention import HEAD_WIDTHS
 
 HOPPER = GPUTarget("cuda", 90, 32)
 ROW = dict(WIDTH=384, BLOCK=512)
-"""Narrower than a model's: what a thread does for each of its elements is compiled once for every one of them."""
+"""Narrower than a model's: what a thread does for each of its elements is compiled once for every one of
+them."""
 PICTURE = dict(CHANNELS=96, BLOCK=128, RUN=8)
 
 
 def refuse_forgetful_loops() -> None:
-    """Triton carries a name from turn to turn of a loop if one look at the body leaves another value in it. A name that begins
-    as a second one's value and is assigned that second one looks unchanged, and changes are lost; an interpreter's are not."""
+    """Triton carries a name from turn to turn of a loop if one look at the body leaves another value in it. A
+    name that begins as a second one's value and is assigned that second one looks unchanged, and changes are
+    lost; an interpreter's are not."""
     find = CodeGenerator._find_carries
 
-    def found(self: CodeGenerator, node: Any, before: dict[str, Any], ignore: frozenset[str] | set[str] = frozenset()) -> Any:
+    def found(
+        self: CodeGenerator,
+        node: Any,
+        before: dict[str, Any],
+        ignore: frozenset[str] | set[str] = frozenset(),
+    ) -> Any:
         carried = find(self, node, before, set(ignore))
         names = [each for part in node.body for each in ast.walk(part) if isinstance(each, ast.Name)]
-        forgotten = {each.id for each in names if isinstance(each.ctx, ast.Store)} & before.keys() - ignore - set(carried[0])
-        assert not forgotten, f"{self.function_name}: a loop forgets what it assigns to {', '.join(sorted(forgotten))}"
+        forgotten = {
+            each.id for each in names if isinstance(each.ctx, ast.Store)
+        } & before.keys() - ignore - set(carried[0])
+        assert not forgotten, (
+            f"{self.function_name}: a loop forgets what it assigns to {', '.join(sorted(forgotten))}"
+        )
         return carried
 
     CodeGenerator._find_carries = found
@@ -46,7 +59,9 @@ def build(kernel: Any, types: str | Sequence[Any], constants: dict[str, Any], wa
     signature = {name: "constexpr" if name in constants else next(given) for name in kernel.arg_names}
     fixed = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     built = triton.compile(
-        ASTSource(fn=kernel, signature=signature, constexprs=fixed), target=HOPPER, options=dict(num_warps=warps)
+        ASTSource(fn=kernel, signature=signature, constexprs=fixed),
+        target=HOPPER,
+        options=dict(num_warps=warps),
     )
     print(kernel.__name__, len(built.asm["cubin"]))
 
@@ -65,7 +80,11 @@ def main() -> None:
     for packs, q, scales in ((False, "*bf16", "*bf16"), (True, "*i8", "*fp32")):
         ring = f"*bf16 *bf16 *bf16 *fp32 *fp32 *i64 {q} {scales} *bf16 *bf16 *fp32 i32 i32 i32 fp32"
         build(ring_write._write_ring, ring, ROW | dict(HEAD=128, PACKS=packs, GIVEN=packs))
-    build(ring_write._turn_heads, "*bf16 *bf16 *bf16 *fp32 *fp32 *bf16 i32 fp32", ROW | dict(PART=ROW["WIDTH"] // 2, HEAD=128))
+    build(
+        ring_write._turn_heads,
+        "*bf16 *bf16 *bf16 *fp32 *fp32 *bf16 i32 fp32",
+        ROW | dict(PART=ROW["WIDTH"] // 2, HEAD=128),
+    )
     build(ring_write._put_heads, "*bf16 *i64 *bf16 *bf16", ROW)
     build(ring_write._mean_squares, "*bf16 *fp32 i32 fp32", ROW)
     for head in HEAD_WIDTHS:
@@ -76,7 +95,15 @@ def main() -> None:
             parts, copies = (4, 2) if on else (1, 1)
             build(
                 rows._add_norm,
-                ["*bf16", ("*bf16",) * parts, *["*bf16"] * 4, (out,) * copies, (scales,) * copies, *["i32"] * 4, "fp32"],
+                [
+                    "*bf16",
+                    ("*bf16",) * parts,
+                    *["*bf16"] * 4,
+                    (out,) * copies,
+                    (scales,) * copies,
+                    *["i32"] * 4,
+                    "fp32",
+                ],
                 ROW | dict(PARTS=parts, GATED=on, MODULATED=not on, LATER=on, COPIES=copies, FP8=fp8),
             )
             build(
@@ -86,12 +113,26 @@ def main() -> None:
             )
     for gated in (False, True):
         parts = 2 if gated else 1
-        build(rows._add_gated, ["*bf16", ("*bf16",) * parts, "*bf16", *["i32"] * 4], ROW | dict(PARTS=parts, GATED=gated))
+        build(
+            rows._add_gated,
+            ["*bf16", ("*bf16",) * parts, "*bf16", *["i32"] * 4],
+            ROW | dict(PARTS=parts, GATED=gated),
+        )
     build(graph_memsets._zero_word, "*i32", {}, warps=1)
     build(rows._norm_query, "*bf16 *bf16 *bf16 fp32", ROW)
     build(rows._gelu_rows, "*bf16 *fp8e4nv *fp32", dict(WIDTH=1120, FIRST=1024, REST=128), warps=8)
     for on in (False, True):
-        choices = dict(PHASES=on, ADDS=not on, NORMS=on, KEEPS=not on, PAINTS=True, LEAVES=on, AFTER=2, PAD=int(on), ROOT=9.8)
+        choices = dict(
+            PHASES=on,
+            ADDS=not on,
+            NORMS=on,
+            KEEPS=not on,
+            PAINTS=True,
+            LEAVES=on,
+            AFTER=2,
+            PAD=int(on),
+            ROOT=9.8,
+        )
         build(pictures._merge_onto, f"{'*bf16 ' * 7}i32 i32 i32 i32 i32 i32", PICTURE | choices)
     build(pictures._split_frames, "*bf16 *bf16 *bf16 i32 i32", PICTURE)
     build(pictures._sum_taps, "*bf16 *bf16 *bf16 i32 i32 i32 i32", dict(CHANNELS=3, RUN=128))

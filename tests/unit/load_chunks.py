@@ -5,11 +5,14 @@ from __future__ import annotations
 from millstream.core.controls import Receipt
 from millstream.core.server_messages import ChunkHeader
 
-FPS, FRAMES = 16.0, 12
+FPS = 16.0
+FRAMES = 12
 CHUNK_S = FRAMES / FPS
 
 
-def chunk(index: int, *, pictures: bool = True, shows: tuple[str, ...] = (), media_s: float | None = None) -> ChunkHeader:
+def chunk(
+    index: int, *, pictures: bool = True, shows: tuple[str, ...] = (), media_s: float | None = None
+) -> ChunkHeader:
     return ChunkHeader(
         index=index,
         epoch=0,

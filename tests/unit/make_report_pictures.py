@@ -1,10 +1,10 @@
-"""Makes docs/pictures/plan-report.png, profile-report.png, profile-ranks.png and profile-h200.png again: reports as a browser
-shows them.
+"""Makes docs/pictures/plan-report.png, profile-report.png, profile-ranks.png and profile-h200.png again:
+reports as a browser shows them.
 
     python -m tests.unit.make_report_pictures
 
-The first two are of a calculation and of a run on this machine; the ranks are of a simulated workload, the last of the trace of
-an H200 that tests keep.
+The first two are of a calculation and of a run on this machine; the ranks are of a simulated workload, the
+last of the trace of an H200 that tests keep.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 from playwright.sync_api import Browser
 from typer.testing import CliRunner
 
-from benchmarks.workloads import WORKLOADS
-from millstream.cli.main import app
+from millstream.commands.main import app
+from millstream.profiler.simulated_workloads import WORKLOADS
 from tests.server.browser import chromium
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"

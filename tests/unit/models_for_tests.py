@@ -16,7 +16,9 @@ from millstream.models.kv import KVRing
 from millstream.models.ring_shape import RingShape
 from millstream.models.wan.vae import WanVAE
 
-DIT = DiTConfig(layers=3, width=48, heads=2, ffn=80, channels=4, text_width=24, text_tokens=7, time_features=32)
+DIT = DiTConfig(
+    layers=3, width=48, heads=2, ffn=80, channels=4, text_width=24, text_tokens=7, time_features=32
+)
 VAE = VAEConfig(width=4, channels=4, mean=(0.1, -0.2, 0.3, 0.0), std=(1.5, 0.5, 1.0, 2.0))
 SMALL = dict(height=16, width=32, window=6, seed=4)
 """A stream that is quickly made."""
@@ -27,7 +29,11 @@ def shaken(module: nn.Module, scale: float = 0.3, seed: int = 1) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter.add_(scale * torch.randn(parameter.shape, generator=generator) / max(1, parameter[0].numel()) ** 0.5)
+            parameter.add_(
+                scale
+                * torch.randn(parameter.shape, generator=generator)
+                / max(1, parameter[0].numel()) ** 0.5
+            )
     return module.eval().requires_grad_(False)
 
 
@@ -41,7 +47,9 @@ def vae(config: VAEConfig = VAE) -> WanVAE:
     return shaken(WanVAE(config))
 
 
-def ring(config: DiTConfig, grid: tuple[int, int], window: int, sink: int = 0, positions: str = "absolute") -> KVRing:
+def ring(
+    config: DiTConfig, grid: tuple[int, int], window: int, sink: int = 0, positions: str = "absolute"
+) -> KVRing:
     shape = RingShape(
         layers=config.layers,
         heads=config.heads,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream.session.chunk import PendingChunk
 from millstream.session.ports import Transport
 from millstream.session.session import Chunk, Session
 from millstream.wire.parcel import Delivery, Parcel
@@ -20,5 +21,6 @@ def submit(transport: Transport, parcel: Parcel) -> Delivery:
 
 def accept(session: Session, delivery: Delivery) -> Chunk | None:
     """Its pictures. None for a duplicate, or a chunk from before a cut: never shown."""
-    arrived = session.receive(delivery)
-    return None if arrived is None else session.finish(arrived)
+    chunk = PendingChunk(session, plan=None)  # type: ignore[arg-type]  # its session knows the plan
+    session.receive(chunk, delivery)
+    return None if chunk.delivery is None else session.finish(chunk)

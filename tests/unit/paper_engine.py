@@ -1,4 +1,5 @@
-"""An engine without a model: sessions with real timelines whose chunks are empty and take as long as a clock on paper says."""
+"""An engine without a model: sessions with real timelines whose chunks are empty and take as long as a clock
+on paper says."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from millstream.core.speed import Speed
 from millstream.core.trace import ChunkTiming
 from millstream.engine.depths import ONE_AT_A_TIME, Depths
 from millstream.generation.brake import Brake
-from millstream.session.chunk import Chunk
+from millstream.session.chunk import Chunk, ChunkPlan, PendingChunk
 from millstream.session.timeline import Timeline
 
 
@@ -43,54 +44,62 @@ class PaperPosted:
 
 
 class PaperSession:
-    def __init__(self, engine: PaperEngine, session_id: str, prompts: tuple[WeightedPrompt, ...], config: StreamConfig) -> None:
-        self.id, self.config, self.ended = session_id, config, False
+    def __init__(
+        self, engine: PaperEngine, session_id: str, prompts: tuple[WeightedPrompt, ...], config: StreamConfig
+    ) -> None:
+        self.id = session_id
+        self.config = config
+        self.ended = False
         self.timeline = Timeline(session_id, config, prompts)
         self._engine = engine
 
     def control(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
         return self.timeline.queue(control, at_chunk=at_chunk)
 
-    def decide(self) -> Any:
+    def decide(self) -> ChunkPlan | None:
         if self.ended or not self.timeline.absorb():
             return None
         first = self.timeline.start_frame
-        envelope = self.timeline.plan(call_id=next(self._engine.calls), context_indices=())
-        planned = SimpleNamespace(
-            envelope=envelope,
+        return ChunkPlan(
+            envelope=self.timeline.plan(call_id=next(self._engine.calls), context_indices=()),
             receipts=self.timeline.take_receipts(),
             real_frames=pixel_frames(first, self.config.frames_per_chunk),
+            start=0.0,
         )
-        return SimpleNamespace(envelope=envelope, planned=planned, result=SimpleNamespace(call_id=envelope.call_id))
 
-    def prepare(self, decision: Any) -> Any:
+    def prepare(self, plan: ChunkPlan) -> Any:
         if self._engine.fails:
             self._engine.fails = False
             raise RuntimeError(f"{self.id} failed")
         self._engine.clock.now += self._engine.chunk_s
-        return decision
+        return SimpleNamespace(envelope=plan.envelope, result=SimpleNamespace(call_id=plan.envelope.call_id))
 
-    def receive(self, delivery: Any) -> Any:
-        return delivery
+    def receive(self, chunk: PendingChunk, delivery: Any) -> None:
+        chunk.delivery = delivery
 
-    def decode_anchor(self, arrived: Any) -> None:
+    def decode_anchor(self, chunk: PendingChunk) -> None:
         pass
 
-    def finish(self, arrived: Any, *, shared_ms: Any = None, before_s: float = 0.0) -> Chunk:
-        planned = arrived.planned
+    def finish(self, chunk: PendingChunk) -> Chunk:
+        plan = chunk.plan
         return Chunk(
-            index=planned.envelope.chunk_index,
-            epoch=planned.envelope.cache_epoch,
-            frames=np.zeros((planned.real_frames, 1, 1, 3), np.uint8),
-            prompts=planned.envelope.prompts,
-            receipts=planned.receipts,
+            index=plan.envelope.chunk_index,
+            epoch=plan.envelope.cache_epoch,
+            frames=np.zeros((plan.real_frames, 1, 1, 3), np.uint8),
+            num_frames=plan.real_frames,
+            prompts=plan.envelope.prompts,
+            receipts=plan.receipts,
             timing=ChunkTiming(total_ms=1.0, phases_ms={}),
             digest="",
+            fps=self.config.fps,
         )
 
     def stream(self, chunks: int) -> Iterator[Chunk]:
         for _ in range(chunks):
-            yield self.finish(self.prepare(self.decide()))
+            plan = self.decide()
+            assert plan is not None
+            self.prepare(plan)
+            yield self.finish(PendingChunk(self, plan))  # type: ignore[arg-type]
 
     def __enter__(self) -> PaperSession:
         return self
@@ -118,7 +127,9 @@ class PaperEngine:
     brake: Brake = field(default_factory=Brake)
     open_sessions: set[str] = field(default_factory=set)
     """With state anywhere."""
-    parts: Any = field(default_factory=lambda: SimpleNamespace(stopwatch=SimpleNamespace(lap=lambda *_: Counter())))
+    parts: Any = field(
+        default_factory=lambda: SimpleNamespace(stopwatch=SimpleNamespace(lap=lambda *_: Counter()))
+    )
     calls: Any = field(default_factory=lambda: itertools.count(1))
 
     @property
@@ -130,7 +141,12 @@ class PaperEngine:
         return SimpleNamespace(post=PaperPosted)
 
     def session(
-        self, prompts: str | tuple[WeightedPrompt, ...], *, config: StreamConfig, session_id: str = "", **_: Any
+        self,
+        prompts: str | tuple[WeightedPrompt, ...],
+        *,
+        config: StreamConfig,
+        session_id: str = "",
+        **_: Any,
     ) -> PaperSession:
         session_id = session_id or f"warm-up {len(self.open_sessions)}"
         self.open_sessions.add(session_id)
@@ -146,7 +162,7 @@ class PaperEngine:
     def recorded_places(self, config: StreamConfig) -> int:
         return 0
 
-    def settle(self, session_id: str) -> None:
+    def run_commit(self, session_id: str) -> None:
         pass
 
     def offload(self, session: PaperSession) -> None:

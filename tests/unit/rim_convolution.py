@@ -13,7 +13,9 @@ class RimConvolution:
         self.calls = 0
 
     def pack(self, weight: Tensor) -> Tensor | None:
-        return weight.clone() if weight.shape[0] == weight.shape[1] and weight.shape[2:] == (3, 3, 3) else None
+        return (
+            weight.clone() if weight.shape[0] == weight.shape[1] and weight.shape[2:] == (3, 3, 3) else None
+        )
 
     def __call__(self, canvas: Tensor, packed_weight: Tensor) -> Tensor:
         self.calls += 1

@@ -5,25 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream.engine.engine import Engine
-from millstream.engine.flights import Planned
 from millstream.engine.pipeline import ChunkPipeline, raise_failure
-from millstream.generation.generator import kinship
-from millstream.session.chunk import Chunk
+from millstream.generation.generator import envelope_batch_key
+from millstream.session.chunk import Chunk, PendingChunk
 from millstream.session.session import Session
 
 
 def make_together(engine: Engine, sessions: Sequence[Session], *, alike: bool = True) -> list[Chunk]:
     """One chunk of each; `alike` where they must be able to share their calls."""
-    chunks, decisions = list[Chunk](), [session.decide() for session in sessions]
-    assert not alike or len({kinship(decision.envelope) for decision in decisions if decision is not None}) == 1
+    chunks = list[Chunk]()
+    decisions = [session.decide() for session in sessions]
+    assert (
+        not alike
+        or len({envelope_batch_key(decision.envelope) for decision in decisions if decision is not None}) == 1
+    )
     pipeline = ChunkPipeline(
         engine.transport.post,
         engine.depths,
         engine.parts.stopwatch,
-        shown=lambda landing, chunk: chunks.append(chunk),
+        shown=lambda pending, chunk: chunks.append(chunk),
         failed=raise_failure,
     )
-    pipeline.turn([Planned(*each) for each in zip(sessions, decisions, strict=True) if each[1] is not None])
+    planned = zip(sessions, decisions, strict=True)
+    pipeline.turn([PendingChunk(session, plan) for session, plan in planned if plan is not None])
     pipeline.show()
     assert len(chunks) == len(sessions)
     return chunks

@@ -1,4 +1,5 @@
-"""What tests do with a scheduler: set it before a device on paper, give turns, land chunks, read its metrics."""
+"""What tests do with a scheduler: set it before a device on paper, give turns, land chunks, read its
+metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ PACE = Pace(fps=16, chunk_frames=12)
 TERMS = Terms(pace=PACE)
 
 
-def device(costs: dict[str, float], *, jitter: float = 0.0, first_frames: int = 12, seed: int = 0) -> SimulatedDevice:
+def device(
+    costs: dict[str, float], *, jitter: float = 0.0, first_frames: int = 12, seed: int = 0
+) -> SimulatedDevice:
     """A device on which a chunk of each session takes so long, more or less."""
     chance = random.Random(seed)
     return SimulatedDevice(
@@ -33,6 +36,8 @@ def run_of(scheduler: Scheduler, now: float) -> tuple[str, ...]:
     return turn.session_ids
 
 
-def land(scheduler: Scheduler, session_id: str, now: float, *, frames: int = 12, seconds: float = 0.1) -> None:
+def land(
+    scheduler: Scheduler, session_id: str, now: float, *, frames: int = 12, seconds: float = 0.1
+) -> None:
     assert run_of(scheduler, now - seconds) == (session_id,)
     scheduler.finished(session_id, now, frames=frames, seconds=seconds)

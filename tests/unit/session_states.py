@@ -1,7 +1,7 @@
 """People and a device at random around a real service without its thread.
 
-Whatever they do, a session's state is one of those that there are, everybody who counts sessions counts the same ones, and each
-session is told its end exactly once.
+Whatever they do, a session's state is one of those that there are, everybody who counts sessions counts the
+same ones, and each session is told its end exactly once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,14 @@ SIZES = st.sampled_from([16, 64, 256])
 RATES = st.sampled_from([0.1, 1.0, 8.0, 24.0, 240.0])
 KINDS: st.SearchStrategy[RateKind] = st.sampled_from(["auto", "asked", "strict"])
 CONTROLS: st.SearchStrategy[AnyControl] = st.sampled_from(
-    [Pause(), Resume(), Stop(), SetSteps(steps=(1000.0,)), SetSteps(steps=tuple(range(1000, 900, -10))), SetWindow(window=12)]
+    [
+        Pause(),
+        Resume(),
+        Stop(),
+        SetSteps(steps=(1000.0,)),
+        SetSteps(steps=tuple(range(1000, 900, -10))),
+        SetWindow(window=12),
+    ]
 )
 
 
@@ -135,8 +142,13 @@ class SessionStates(RuleBasedStateMachine):
         idle_s: float = IDLE_S,
         yields: bool = False,
     ) -> OpenRequest:
-        config, prompts = self.config(side, fps), (WeightedPrompt("sea"),)
-        start = (lambda: lambda engine: engine.session(prompts, config=config, session_id=name)) if is_saved else None
+        config = self.config(side, fps)
+        prompts = (WeightedPrompt("sea"),)
+        start = (
+            (lambda: lambda engine: engine.session(prompts, config=config, session_id=name))
+            if is_saved
+            else None
+        )
         return OpenRequest(
             session_id=name,
             prompts=prompts,
@@ -207,30 +219,34 @@ class SessionStates(RuleBasedStateMachine):
         """The thread that reads a file is done, or has failed."""
         entry, note = self.saved.pop(0)
         if breaks:
-            self.service._turns.fail(entry, RuntimeError(f"{entry.session_id} cannot be read"))
+            self.service._shared.fail(entry, RuntimeError(f"{entry.session_id} cannot be read"))
         else:
-            self.service._reviver.read(entry, note)
+            self.service._shared.read_saved(entry, note)
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 2.0, 30.0, 90.0]))
     def pass_time(self, seconds: float) -> None:
         self.clock.now += seconds
 
-    @rule(seconds=st.sampled_from([0.001, 0.1, 0.7, 5.0, 100.0]), fails=st.sampled_from([False, False, False, True]))
+    @rule(
+        seconds=st.sampled_from([0.001, 0.1, 0.7, 5.0, 100.0]),
+        fails=st.sampled_from([False, False, False, True]),
+    )
     def change_device(self, seconds: float, fails: bool) -> None:
         """From now on chunks take so long; the next one may fail."""
-        self.engine.chunk_s, self.engine.fails = seconds, fails
+        self.engine.chunk_s = seconds
+        self.engine.fails = fails
 
     @rule(turns=st.integers(1, 6))
     def work(self, turns: int) -> None:
         """What the engine's thread does, without waiting."""
         for _ in range(turns):
-            if self.service._jobs:
-                self.service._jobs.popleft()()
+            if self.service._shared.jobs:
+                self.service._shared.jobs.popleft()()
                 continue
             turn = self.service._turns.finish_closing() or self.table.scheduler.next(self.clock.now)
             if isinstance(turn, Sleep):
                 return
-            self.service._turns.take(turn)
+            self.service._turns.run(turn)
 
     @invariant()
     def everybody_counts_the_same(self) -> None:
@@ -238,10 +254,14 @@ class SessionStates(RuleBasedStateMachine):
         states = {name: entry.life.state for name, entry in table.entries.items()}
         assert set(states.values()) <= {"waiting", "placed", "parked", "returning"}, states
         assert set(admission._entries) == set(states), "admission knows others than the table"
-        assert {each.session_id for each in admission._present} == {name for name in states if states[name] == "placed"}
+        assert {each.session_id for each in admission._present} == {
+            name for name in states if states[name] == "placed"
+        }
         in_line = [each.session_id for each in admission.waiting(self.clock.now)]
         assert set(in_line) == {name for name in states if states[name] in ("waiting", "returning")}
-        assert set(table.scheduler._entries) == {name for name, entry in table.entries.items() if entry.session is not None}
+        assert set(table.scheduler._entries) == {
+            name for name, entry in table.entries.items() if entry.session is not None
+        }
         assert admission.metrics().memory_bytes <= MEMORY
 
     @invariant()

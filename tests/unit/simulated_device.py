@@ -14,7 +14,8 @@ from millstream.serving.scheduler import Scheduler
 from millstream.serving.turns import EndTurn, Offload, RestoreTurn, Run, Sleep, Terms
 from millstream.session.pacing import Pace
 
-FULL, FIRST = 12, 9
+FULL = 12
+FIRST = 9
 """Frames of a chunk, and of the first of an epoch."""
 
 
@@ -98,8 +99,12 @@ class SimulatedDevice:
                 case Sleep():
                     awake = [name for name, shadow in self.shadows.items() if shadow.may_run(self.now)]
                     assert not awake, f"asleep at {self.now} while {awake} may run"
-                    assert turn.until is None or turn.until > self.now, f"sleeping from {self.now} until {turn.until}"
-                    self._pass_time(min(until, turn.until or until, self._events[0][0] if self._events else until))
+                    assert turn.until is None or turn.until > self.now, (
+                        f"sleeping from {self.now} until {turn.until}"
+                    )
+                    self._pass_time(
+                        min(until, turn.until or until, self._events[0][0] if self._events else until)
+                    )
                 case EndTurn(session_id=name):
                     self.chores.append((self.now, turn))
                     self.remove(name)

@@ -1,4 +1,5 @@
-"""The extras of the package: what docs/install.md lists, and what messages and pages tell people to install."""
+"""The extras of the package: what docs/install.md lists, and what messages and pages tell people to
+install."""
 
 from __future__ import annotations
 
@@ -29,8 +30,14 @@ def test_the_table_of_extras_has_every_one_and_no_other() -> None:
 
 
 def test_an_extra_that_brings_another_says_so() -> None:
-    found, brings = rows(), {name: {other for need in needs for other in _named(need)} for name, needs in EXTRAS.items()}
-    assert [(name, other) for name, others in brings.items() for other in others if f"`{other}`" not in found[name]] == []
+    found = rows()
+    brings = {name: {other for need in needs for other in _named(need)} for name, needs in EXTRAS.items()}
+    assert [
+        (name, other)
+        for name, others in brings.items()
+        for other in others
+        if f"`{other}`" not in found[name]
+    ] == []
     assert brings["serve"] == {"client"}
 
 

@@ -1,10 +1,12 @@
-"""The Dockerfile and compose.yaml, read and not built: what they name exists, and they hold what they promise."""
+"""The Dockerfile and compose.yaml, read and not built: what they name exists, and they hold what they
+promise."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,13 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from packaging.requirements import Requirement
 
-from millstream.cli.main import app
+from millstream.commands.main import app
 from millstream.commands.paths import models_folder
 from millstream.core.presets import MODELS
 from millstream.server.health import ENDPOINTS, OPEN_PATHS
+from tests.gpu_constraints import GPU, IMAGE, TARGET, gpu_constraints, needed, read_pins
 
 try:
     import tomllib
@@ -68,8 +72,7 @@ STAGES = read_stages()
 
 
 def pins(name: str) -> dict[str, str]:
-    lines = (line for line in (ROOT / name).read_text().splitlines() if not line.startswith("#"))
-    return dict(line.split("==") for line in lines)
+    return read_pins((ROOT / name).read_text())
 
 
 def copied(stage: Stage) -> list[tuple[str | None, list[str]]]:
@@ -107,8 +110,8 @@ def test_the_wheel_is_built_from_all_that_the_project_names() -> None:
 def test_an_image_serves_as_a_user_without_rights(name: str) -> None:
     stage = STAGES[name]
     user = stage.one("USER")
-    assert user not in ("root", "0")
-    assert any(f"useradd --create-home --uid 10001 {user}" in run for run in stage.all("RUN"))
+    assert user == "10001", "a number: Kubernetes' runAsNonRoot cannot tell who a name is"
+    assert any(f"useradd --create-home --uid {user} millstream" in run for run in stage.all("RUN"))
     after = [instruction for instruction, _ in stage.steps[stage.steps.index(("USER", user)) :]]
     assert "RUN" not in after, "what root does, it does before"
 
@@ -127,7 +130,8 @@ def test_health_is_asked_of_an_address_that_the_server_has_and_that_needs_no_key
 @pytest.mark.parametrize("name", IMAGES)
 def test_what_is_kept_lies_in_the_volume_and_its_user_may_write_there(name: str) -> None:
     stage = STAGES[name]
-    command, volume = stage.words("CMD"), stage.one("VOLUME")
+    command = stage.words("CMD")
+    volume = stage.one("VOLUME")
     assert volume == command[command.index("--data") + 1]
     assert any(f"mkdir {volume} && chown {stage.one('USER')} {volume}" in run for run in stage.all("RUN"))
 
@@ -155,9 +159,12 @@ def test_both_images_run_the_same_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "constraints", "extra"), [("cpu", "constraints.txt", "serve"), ("cuda", "constraints-gpu.txt", "gpu")]
+    ("name", "constraints", "extra"),
+    [("cpu", "constraints.txt", "serve"), ("cuda", "constraints-gpu.txt", "gpu")],
 )
-def test_an_image_has_the_versions_that_were_tested_torch_first(name: str, constraints: str, extra: str) -> None:
+def test_an_image_has_the_versions_that_were_tested_torch_first(
+    name: str, constraints: str, extra: str
+) -> None:
     stage = STAGES[name]
     assert (None, [constraints]) in copied(stage)
     installs = [run for run in stage.all("RUN") if "pip install" in run]
@@ -170,6 +177,41 @@ def test_an_image_has_the_versions_that_were_tested_torch_first(name: str, const
     assert all(pins(constraints)[package] == version for package, version in written)
 
 
+@pytest.mark.parametrize(
+    ("constraints", "extra"),
+    [("constraints.txt", "serve"), ("constraints-gpu.txt", "serve"), ("constraints-gpu.txt", "gpu")],
+)
+def test_each_requirement_of_an_image_is_pinned_within_its_bounds(constraints: str, extra: str) -> None:
+    extras = PROJECT["optional-dependencies"]
+    pinned = pins(constraints)
+    for requirement in needed([*PROJECT["dependencies"], *extras[extra]], extras, ()):
+        assert requirement.name in pinned, (
+            f"{constraints} has no version of {requirement.name}: run make gpu-constraints"
+        )
+        assert Requirement(str(requirement)).specifier.contains(pinned[requirement.name]), requirement
+
+
+def test_the_gpu_image_differs_from_the_tested_set_by_what_its_torch_asks_for_alone() -> None:
+    tested = pins("constraints.txt")
+    differing = {
+        name: version for name, version in pins("constraints-gpu.txt").items() if tested.get(name) != version
+    }
+    assert differing == GPU
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="triton is for Linux, and what it needs is read where it is installed"
+)
+def test_the_gpu_constraints_are_what_their_command_writes() -> None:
+    assert TARGET.read_text() == gpu_constraints(), "run make gpu-constraints"
+
+
+def test_the_gpu_constraints_are_asked_for_the_python_of_the_image() -> None:
+    assert "ubuntu24.04" in STAGES["cuda"].base
+    assert IMAGE["python_version"] == "3.12"
+    assert newest_gpu_result()["versions"]["python"].startswith(IMAGE["python_version"])
+
+
 def test_the_backend_that_builds_the_wheel_is_the_one_that_is_tested() -> None:
     (install,) = (run for run in STAGES["wheel"].all("RUN") if "pip install" in run)
     assert "-c constraints.txt setuptools" in install
@@ -179,7 +221,9 @@ def test_the_backend_that_builds_the_wheel_is_the_one_that_is_tested() -> None:
 def newest_gpu_result() -> dict[str, Any]:
     results = (json.loads(path.read_text()) for path in (ROOT / "benchmarks" / "results").glob("*.json"))
     on_a_gpu = [
-        each for each in results if isinstance(each, dict) and each.get("hardware", {}).get("gpu") and "versions" in each
+        each
+        for each in results
+        if isinstance(each, dict) and each.get("hardware", {}).get("gpu") and "versions" in each
     ]
     return max(on_a_gpu, key=lambda result: str(result["date"]))
 
@@ -189,11 +233,22 @@ def test_the_gpus_versions_are_those_of_the_newest_result_on_one() -> None:
     assert pins("constraints-gpu.txt")["torch"] == version
     (index,) = re.findall(r"whl/(cu\d+)", "\n".join(STAGES["cuda"].all("RUN")))
     assert index == build
-    major, minor = build[2:4], build[4:]
+    major = build[2:4]
+    minor = build[4:]
     assert STAGES["cuda"].base.startswith(f"nvidia/cuda:{major}.{minor}.")
     said = (ROOT / "docs" / "install.md").read_text()
     assert f"torch {version}+{build}" in said
     assert f"Triton {pins('constraints-gpu.txt')['triton']}" in said
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_has_an_ffmpeg_for_srt(name: str) -> None:
+    assert any(re.search(r"apt-get install [^&]*\bffmpeg\b", run) for run in STAGES[name].all("RUN"))
+
+
+def test_no_profile_of_compose_starts_two_servers_on_one_port() -> None:
+    profiles = [profile for service in SERVICES.values() for profile in service["profiles"]]
+    assert len(profiles) == len(set(profiles)) == len(SERVICES)
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -202,15 +257,23 @@ def test_compose_runs_the_images_as_they_are(name: str) -> None:
     stage = STAGES[service["build"]["target"]]
     assert "user" not in service
     (port,) = service["ports"]
-    assert port == f"127.0.0.1:8000:{stage.one('EXPOSE')}", "of this machine alone, unless somebody decides otherwise"
+    assert port == f"127.0.0.1:8000:{stage.one('EXPOSE')}", (
+        "of this machine alone, unless somebody decides otherwise"
+    )
     mounts = {mount.split(":")[1] for mount in service["volumes"]}
     assert stage.one("VOLUME") in mounts
-    assert {mount.split(":")[0] for mount in service["volumes"] if mount[0] not in "./"} <= set(COMPOSE["volumes"])
-    assert service["environment"]["MILLSTREAM_API_KEY"].startswith("${MILLSTREAM_API_KEY:?"), "no key is written down"
+    assert {mount.split(":")[0] for mount in service["volumes"] if mount[0] not in "./"} <= set(
+        COMPOSE["volumes"]
+    )
+    assert service["environment"]["MILLSTREAM_API_KEY"].startswith("${MILLSTREAM_API_KEY:?"), (
+        "no key is written down"
+    )
     assert not options_of(service.get("command", stage.words("CMD"))) & {"--insecure", "--api-key"}
 
 
-def test_compose_gives_the_gpu_and_puts_weights_where_they_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compose_gives_the_gpu_and_puts_weights_where_they_are_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     service = SERVICES["millstream-cuda"]
     stage = STAGES["cuda"]
     home = dict(pair.split("=", 1) for line in stage.all("ENV") for pair in line.split())["MILLSTREAM_HOME"]

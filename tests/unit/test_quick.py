@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.conftest import pytest_ignore_collect
+from conftest import pytest_ignore_collect
 
 
 @pytest.mark.parametrize(
@@ -17,10 +17,16 @@ from tests.unit.conftest import pytest_ignore_collect
         ("import pytest\n\npytestmark = pytest.mark.slow\n", "not slow", True),
         ("pytestmark = pytest.mark.slow\n", "not course", None),
         ("pytestmark = pytest.mark.slower\n", "not slow", None),
-        ("@pytest.mark.slow\ndef test_one() -> None: ...\n\ndef test_other() -> None: ...\n", "not slow", None),
+        (
+            "@pytest.mark.slow\ndef test_one() -> None: ...\n\ndef test_other() -> None: ...\n",
+            "not slow",
+            None,
+        ),
     ],
 )
-def test_a_file_is_left_out_where_all_of_it_is_slow(tmp_path: Path, text: str, markers: str, ignored: bool | None) -> None:
+def test_a_file_is_left_out_where_all_of_it_is_slow(
+    tmp_path: Path, text: str, markers: str, ignored: bool | None
+) -> None:
     path = tmp_path / "test_something.py"
     path.write_text(text)
     config: object = SimpleNamespace(option=SimpleNamespace(markexpr=markers))

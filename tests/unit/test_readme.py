@@ -16,11 +16,17 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_the_python_example_runs() -> None:
-    at_a_server = (ROOT / "docs" / "client.md").read_text()  # its examples are run by tests/server/test_client.py
-    (example,) = (code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if code not in at_a_server)
+    at_a_server = (
+        ROOT / "docs" / "client.md"
+    ).read_text()  # its examples are run by tests/server/test_client.py
+    (example,) = (
+        code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if code not in at_a_server
+    )
     assert example.count("chunks=8") == 1
     shorter = example.replace("chunks=8", "chunks=4")  # to where its control applies
-    done = subprocess.run([sys.executable, "-c", shorter], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", shorter], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     lines = done.stdout.splitlines()
     assert len(lines) == 4
     assert lines[0].startswith("0 (9, 256, 256, 3)")
@@ -46,7 +52,7 @@ def test_structure_names_files_that_exist() -> None:
     text = (ROOT / "docs" / "structure.md").read_text()
     for name in set(
         re.findall(
-            r"`((?:cli|client|commands|core|engine|generation|load|mesh|models|ops|parallel|planner|profiler|server|serving|session|trainer|video|wire)/[\w/]+\.py)`",
+            r"`((?:client|commands|core|engine|generation|load|mesh|models|ops|parallel|planner|profiler|server|serving|session|train|video|wire)/[\w/]+\.py)`",
             text,
         )
     ):

@@ -1,28 +1,36 @@
-"""A text encoder, a DiT and a pool of clips of toy size, every method on them, and a stage that trains one."""
+"""A text encoder, a DiT and a pool of clips of toy size, every method on them, and a stage that trains
+one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from copy import deepcopy
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from millstream.core.config import BrookTextConfig, DiTConfig
 from millstream.models.brook.text import BrookText
 from millstream.models.dit import CausalDiT
-from millstream.trainer.loop import Method, StepReport, train_stage
-from millstream.trainer.methods.dmd import DMDMethod
-from millstream.trainer.methods.flow import FlowMethod, TextAndDiT
-from millstream.trainer.methods.ode import ODEMethod
-from millstream.trainer.methods.self_forcing import SelfForcingMethod
-from millstream.trainer.options import DMDOptions, FlowOptions, ODEOptions, SelfForcingOptions
-from millstream.trainer.plan import StagePlan
-from millstream.trainer.pool import LatentPool
+from millstream.train.distil.pool_training import PoolTraining
+from millstream.train.loop import Method, StepReport, Training, TurnTraining, train_stage
+from millstream.train.methods.flow import FlowMethod, TextAndDiT
+from millstream.train.options import (
+    ConsistencyOptions,
+    DMDOptions,
+    FlowOptions,
+    MethodOptions,
+    ODEOptions,
+    SelfForcingOptions,
+)
+from millstream.train.plan import StagePlan
+from millstream.train.pool import LatentPool
 
 CPU = torch.device("cpu")
 TEXT = BrookTextConfig(vocabulary=9, tokens=5, width=16, layers=1, heads=2)
-SMALL = DiTConfig(layers=2, width=32, heads=2, ffn=48, channels=2, text_width=16, text_tokens=5, time_features=16)
+SMALL = DiTConfig(
+    layers=2, width=32, heads=2, ffn=48, channels=2, text_width=16, text_tokens=5, time_features=16
+)
 LEVELS = (1000.0, 750.0)
 
 
@@ -43,51 +51,70 @@ def stage(steps: int = 8, **changes: object) -> StagePlan:
     return StagePlan(**(fields | changes))
 
 
-def run(method: Method, folder: Path, plan: StagePlan, **options: object) -> list[StepReport]:
+def run(training: Training, folder: Path, plan: StagePlan, **options: Any) -> list[StepReport]:
     reports: list[StepReport] = []
     folder.mkdir(exist_ok=True)
-    train_stage(plan, method, folder, seed=1, device=CPU, report=reports.append, **options)
+    train_stage(plan, training, folder, device=CPU, report=reports.append, **options)
     return reports
 
 
-def flow(**options: object) -> FlowMethod:
-    return FlowMethod(pair(), pool(), batch=4, options=FlowOptions(window=6, **options))
+def alone(method: Method, plan: StagePlan) -> TurnTraining:
+    return TurnTraining(method, plan, seed=1, device=CPU)
 
 
-def ode_method(options: ODEOptions) -> ODEMethod:
+def flow(**options: Any) -> Callable[[StagePlan], Training]:
+    return lambda plan: alone(
+        FlowMethod(pair(), pool(), batch=4, options=FlowOptions(window=6, **options)), plan
+    )
+
+
+def distilled(
+    options: MethodOptions,
+    plan: StagePlan | None = None,
+    *,
+    favoured: Sequence[int] = (),
+    compiled: bool = False,
+) -> PoolTraining:
+    """A student that begins as its teacher."""
     teacher = pair(1).requires_grad_(False)
-    student = deepcopy(teacher)
-    student.dit.requires_grad_(True)
-    return ODEMethod(student, teacher, pool(), batch=4, levels=LEVELS, options=options)
+    plan = plan or stage(batch=2)
+    return PoolTraining(
+        teacher.dit,
+        teacher,
+        pool(),
+        plan,
+        options,
+        levels=LEVELS,
+        seed=1,
+        favoured=favoured,
+        favoured_by=9.0,
+        compiled=compiled,
+    )
 
 
-def dmd(**options: object) -> DMDMethod:
-    return DMDMethod(*roles(), pool(), batch=2, levels=LEVELS, options=DMDOptions(window=6, **options))
+def dmd(**options: Any) -> DMDOptions:
+    return DMDOptions(window=6, **options)
 
 
-def self_forcing(*, compiled: bool = False, **options: float) -> SelfForcingMethod:
-    chosen = SelfForcingOptions(longest=3, streams=2, window=6, **options)
-    return SelfForcingMethod(*roles(), pool(), batch=2, levels=LEVELS, options=chosen, compiled=compiled)
+def self_forcing(**options: Any) -> SelfForcingOptions:
+    return SelfForcingOptions(longest=3, streams=2, window=6, **options)
 
 
-def roles() -> tuple[TextAndDiT, TextAndDiT, CausalDiT]:
-    """A student and a critic that begin as their teacher."""
-    teacher = pair(1).requires_grad_(False)
-    student, critic = deepcopy(teacher), deepcopy(teacher.dit)
-    for module in (student.dit, critic):
-        module.requires_grad_(True)
-    return student, teacher, critic
+def _of(options: MethodOptions) -> Callable[[StagePlan], Training]:
+    return lambda plan: distilled(options, plan)
 
 
-METHODS: dict[str, Callable[[], Method]] = {
-    "teacher forcing": flow,
-    "first chunk twice": lambda: flow(noisy=(0, 0, 1)),
-    "whole windows too": lambda: flow(whole=True),
-    "diffusion forcing": lambda: flow(forcing="diffusion"),
-    "ode": lambda: ode_method(ODEOptions(teacher_steps=3, window=6)),
-    "ode, diffusion forced": lambda: ode_method(ODEOptions(teacher_steps=3, forcing="diffusion", window=6)),
-    "matching, teacher forced": lambda: dmd(student_every=1),
-    "matching, diffusion forced": lambda: dmd(forcing="diffusion", critic_first=1),
-    "self-forcing": lambda: self_forcing(begun=0.3, switched=0.3, student_every=2),
-    "self-forcing, critic first": lambda: self_forcing(begun=0.5, whole=0.5, student_every=1, critic_first=2),
+METHODS: dict[str, Callable[[StagePlan], Training]] = {
+    "teacher forcing": flow(),
+    "first chunk twice": flow(noisy=(0, 0, 1)),
+    "whole windows too": flow(whole=True),
+    "diffusion forcing": flow(forcing="diffusion"),
+    "ode": _of(ODEOptions(teacher_steps=3, window=6)),
+    "ode, diffusion forced": _of(ODEOptions(teacher_steps=3, forcing="diffusion", window=6)),
+    "consistency": _of(ConsistencyOptions(teacher_steps=3, window=6)),
+    "matching, teacher forced": _of(dmd(student_every=1)),
+    "matching, diffusion forced": _of(dmd(forcing="diffusion", critic_first=1)),
+    "self-forcing": _of(self_forcing(begun=0.3, switched=0.3, student_every=2)),
+    "self-forcing, critic first": _of(self_forcing(begun=0.5, whole=0.5, student_every=1, critic_first=2)),
 }
+"""What trains a stage of that plan."""

@@ -12,7 +12,9 @@ from millstream.core.errors import VideoError
 from millstream.video.reader import VideoReader
 from millstream.video.writer import VideoWriter
 
-HEIGHT, WIDTH, FPS = 64, 96, 16.0
+HEIGHT = 64
+WIDTH = 96
+FPS = 16.0
 FILE_KINDS = [".mp4", ".webm", ".gif"]
 ALL_KINDS = [*FILE_KINDS, ""]
 
@@ -31,14 +33,16 @@ def noise_frames(num_frames: int, height: int = HEIGHT, width: int = WIDTH) -> n
 
 
 def soft_frames(num_frames: int, height: int = HEIGHT, width: int = WIDTH, grain: int = 5) -> np.ndarray:
-    """Noise without its finest grain: like an untrained model's pictures, with something for an encoder to predict."""
+    """Noise without its finest grain: like an untrained model's pictures, with something for an encoder to
+    predict."""
     noise = np.random.default_rng(0).normal(size=(num_frames, height + grain - 1, width + grain - 1, 3))
     soft = sum(noise[:, y : y + height, x : x + width] for y in range(grain) for x in range(grain)) / grain
     return np.clip(128 + 50 * soft, 0, 255).astype(np.uint8)
 
 
 def after_other_bytes(planes: list[np.ndarray], rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """The same planes; before the first, blocks of many sizes are filled and freed. Who takes memory then finds those bytes."""
+    """The same planes; before the first, blocks of many sizes are filled and freed. Who takes memory then
+    finds those bytes."""
     blocks = [np.full(int(2**size), rng.integers(256), np.uint8) for size in rng.uniform(5, 17, 500)]
     del blocks  # all at once: freed one by one they would be one block used again and again
     yield from planes
@@ -46,7 +50,11 @@ def after_other_bytes(planes: list[np.ndarray], rng: np.random.Generator) -> Ite
 
 def contents(path: Path) -> bytes:
     """Of a file, or of a folder's files in their order."""
-    return path.read_bytes() if path.is_file() else b"".join(file.read_bytes() for file in sorted(path.iterdir()))
+    return (
+        path.read_bytes()
+        if path.is_file()
+        else b"".join(file.read_bytes() for file in sorted(path.iterdir()))
+    )
 
 
 def write_video(path: Path, frames: np.ndarray, fps: float = FPS) -> Path:

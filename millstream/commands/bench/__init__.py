@@ -1,1 +1,1 @@
-"""What `millstream bench` measures."""
+"""Measurements of `millstream bench`."""

@@ -1,6 +1,8 @@
-"""Whether a trained Brook keeps to its prompts as well on the fast path as on the plain one, and for as long.
+"""Adherence of a trained Brook to its prompts: whether it is as good on the fast path as on the plain one,
+and for as long.
 
-The classifier that learnt from renders alone judges the same prompts and seeds on both. Points are hundredths.
+A classifier that was trained on renders alone judges the same prompts and seeds on both. Points are
+hundredths.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ from typing import Any
 from millstream.core.errors import ConfigError
 from millstream.core.speed import Speed
 from millstream.engine.engine import Engine
-from millstream.trainer.evaluate.adherence import judge_prompts
-from millstream.trainer.evaluate.classifier import JUDGE, load_classifier
+from millstream.train.evaluate.adherence import judge_prompts
+from millstream.train.evaluate.classifier import JUDGE, load_classifier
 
 SECONDS = (2.0, 10.0, 30.0)
 """When the streams are looked at: the difference between first and last is drift."""
@@ -20,7 +22,8 @@ LIMIT_POINTS = 1.0
 
 
 def compare_adherence(weights: Sequence[str], speed: Speed, *, device: str, count: int) -> dict[str, Any]:
-    """Mean adherence at each second, plain and fast, of `count` prompts; `lost_points` is the most that is lost."""
+    """Mean adherence at each second, plain and fast, of `count` prompts; `lost_points` is the most that is
+    lost."""
     if count < 2:
         raise ConfigError(f"--prompts must be 0 for none or at least 2, got {count}")
     plain, fast = (_means(weights, each, device, count) for each in (Speed(), speed))
@@ -40,6 +43,12 @@ def _means(weights: Sequence[str], speed: Speed, device: str, count: int) -> lis
     engine = Engine("brook", weights=weights, device=device, dtype="bfloat16", speed=speed)
     judge = load_classifier(JUDGE, engine.device)
     judged = judge_prompts(
-        engine.model, judge, config=engine.stream_config(), held_out=False, count=count, seconds=SECONDS, tick=lambda: None
+        engine.model,
+        judge,
+        config=engine.stream_config(),
+        held_out=False,
+        count=count,
+        seconds=SECONDS,
+        tick=lambda: None,
     )
     return [moment.mean for moment in judged.moments]

@@ -1,10 +1,11 @@
-"""The hot floor: a chunk's products, attention calls and convolutions back to back and nothing else, in this process.
+"""The hot floor: a chunk's products, attention calls and convolutions back to back and nothing else, in this
+process.
 
-What a model's times are held against. Kernels timed one by one flatter the floor, because a card that is kept busy is
-held to its power limit; so they run in a CUDA graph, chunk after chunk. On a processor they simply run. Convolutions are our
-own where the stream has them: a floor that a stream can beat is none. Attention is one call to the library and the graph is as
-torch records it; `even` has both as the fast path does, a lower floor.
-Weights are random and two sets take turns: what a cache could keep of one is gone when it comes again.
+What a model's times are held against. Kernels timed one by one flatter the floor, because a card that is kept
+busy is held to its power limit; so they run in a CUDA graph, chunk after chunk. On a processor they simply
+run. Convolutions are our own where the stream has them: a floor that a stream can beat is none. Attention is
+one call to the library and the graph is as torch records it; `even` has both as the fast path does, a lower
+floor. Weights are random and two sets take turns: what a cache could keep of one is gone when it comes again.
 Shapes: L chunk tokens, W keys, N heads, H head width.
 """
 
@@ -20,7 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from millstream.core.chunk_work import block_products, tokens_per_frame
 from millstream.core.config import DiTConfig, ModelSpec, StreamConfig
+from millstream.core.vae_layers import Conv, decoder_convs
 from millstream.models.fast.recorded import GraphRecorder
 from millstream.models.wan.channels_last import Convolution
 from millstream.ops.attention import KEY_MULTIPLE, attend, attend_in_shares
@@ -28,13 +31,10 @@ from millstream.ops.fp8 import quantise
 from millstream.ops.int8 import Int8Linear, Range, to_bytes
 from millstream.ops.linear import linear_rows
 from millstream.ops.waves import waves_of
-from millstream.planner.flops import block_products
-from millstream.planner.memory import tokens_per_frame
-from millstream.planner.vae_layers import Conv, decoder_convs
 
 Work = Callable[[], object]
 WITHIN = Range(-4.0, 4.0)
-"""Of random numbers, as bytes."""
+"""Range of random numbers that are rounded to bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +53,9 @@ class Setting:
 
 
 @torch.inference_mode()
-def measure_floor(spec: ModelSpec, stream: StreamConfig, setting: Setting, *, chunks: int) -> dict[str, float]:
+def measure_floor(
+    spec: ModelSpec, stream: StreamConfig, setting: Setting, *, chunks: int
+) -> dict[str, float]:
     """Milliseconds of a chunk's phases, medians over `chunks`: `step` for all steps, `commit`, `decode`."""
     assert chunks >= 1, f"medians over {chunks} chunks"
     layers = [_layer(spec.dit, stream, setting) for _ in range(2)]
@@ -65,7 +67,9 @@ def measure_floor(spec: ModelSpec, stream: StreamConfig, setting: Setting, *, ch
         "commit": _recorded(without_last, setting),
         "decode": _recorded([_convolution(conv, setting) for conv in convs], setting),
     }
-    timed = [{name: timed_ms(work, setting.device) for name, work in phases.items()} for _ in range(chunks + 1)][1:]
+    timed = [
+        {name: timed_ms(work, setting.device) for name, work in phases.items()} for _ in range(chunks + 1)
+    ][1:]
     return {name: statistics.median(sample[name] for sample in timed) for name in phases}
 
 
@@ -74,23 +78,28 @@ def _layer(dit: DiTConfig, stream: StreamConfig, setting: Setting) -> list[Work]
     keys = stream.window * tokens_per_frame(dit, stream)
     if setting.device.type == "cuda":
         keys = -(-keys // KEY_MULTIPLE) * KEY_MULTIPLE
-    wide, ffn = dit.width, dit.ffn
+    wide = dit.width
+    ffn = dit.ffn
     products = [(3 * wide, wide), (wide, wide), (wide, wide), (wide, wide), (ffn, wide), (wide, ffn)]
     assert sum(2 * tokens * o * i for o, i in products) == sum(p.flops for p in block_products(dit, tokens))
     qkv, out, ask, tell, up, down = (_product(tokens, inner, outer, setting) for outer, inner in products)
-    window, prompt = _attention(dit, tokens, keys, setting), _attention(dit, tokens, dit.text_tokens, setting)
+    window = _attention(dit, tokens, keys, setting)
+    prompt = _attention(dit, tokens, dit.text_tokens, setting)
     return [qkv, window, out, ask, prompt, tell, up, down]
 
 
 def _product(rows: int, inner: int, outer: int, setting: Setting) -> Work:
     x = _random(setting, rows, inner)
     if setting.int8:
-        layer, x_u8 = Int8Linear(nn.Linear(inner, outer), WITHIN), to_bytes(x, WITHIN)
+        layer = Int8Linear(nn.Linear(inner, outer), WITHIN)
+        x_u8 = to_bytes(x, WITHIN)
         return lambda: layer.of_bytes(x_u8)
-    weight, bias = _random(setting, outer, inner), _random(setting, outer)
+    weight = _random(setting, outer, inner)
+    bias = _random(setting, outer)
     if not setting.fp8:
         return lambda: F.linear(x, weight, bias)
-    x8, weight8 = quantise(x), quantise(weight)
+    x8 = quantise(x)
+    weight8 = quantise(weight)
     return lambda: linear_rows(x8, weight8, bias)
 
 
@@ -111,7 +120,9 @@ def _convolution(conv: Conv, setting: Setting) -> Work:
         return partial(own, canvas, packed)
     if sides[0] == 1 and setting.device.type == "cpu":
         frames = _random(setting, conv.frames, conv.inner, conv.rows, conv.columns)
-        frames, flat = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (frames, weight.squeeze(2)))
+        frames, flat = (
+            tensor.contiguous(memory_format=torch.channels_last) for tensor in (frames, weight.squeeze(2))
+        )
         return lambda: F.conv2d(frames, flat, padding=sides[1] // 2)
     x = _random(setting, 1, conv.inner, conv.frames + sides[0] - 1, conv.rows, conv.columns)
     x, weight = (tensor.contiguous(memory_format=torch.channels_last_3d) for tensor in (x, weight))
@@ -148,7 +159,8 @@ def timed_ms(work: Work, device: torch.device) -> float:
         begun = time.perf_counter()
         work()
         return 1e3 * (time.perf_counter() - begun)
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
     begin.record()
     work()
     end.record()

@@ -22,7 +22,9 @@ try:
     from millstream.load.run import LoadRequest, LoadResult, run_load
     from millstream.load.summary import Summary
 except ModuleNotFoundError as missing:
-    raise ConfigError(f"putting load on a server needs {missing.name}: pip install 'millstream[serve]'") from None
+    raise ConfigError(
+        f"putting load on a server needs {missing.name}: pip install 'millstream[serve]'"
+    ) from None
 
 MIB = 2**20
 WORDS = {
@@ -41,7 +43,9 @@ def run_bench_load(request: LoadRequest, *, as_json: bool, out: Path | None, gat
     make_folder(out)
     result = asyncio.run(run_load(request))
     lines = missed(result) if gate else []
-    report = as_report(request, result) | ({"gate": {"limits": asdict(LIMITS), "missed": lines}} if gate else {})
+    report = as_report(request, result) | (
+        {"gate": {"limits": asdict(LIMITS), "missed": lines}} if gate else {}
+    )
     tell(report, as_json=as_json, out=out, show=lambda: show(result, lines, Console()))
     return lines
 
@@ -60,13 +64,17 @@ def show(result: LoadResult, missed_limits: list[str], console: Console) -> None
         if usage is not None:
             console.print(f"{name}: {_usage(usage)}", highlight=False)
     if result.connects is not None:
-        console.print(f"{result.connects.connects} connects, {result.connects.num_errors} errors", highlight=False)
+        console.print(
+            f"{result.connects.connects} connects, {result.connects.num_errors} errors", highlight=False
+        )
     for line in missed_limits:
         console.print(f"[red]missed[/] {line}", highlight=False)
 
 
 def _people(people: Sequence[PersonResult]) -> Table:
-    table = Table("", "", "continuity", "first\nframe s", "control\np95 s", "jitter\np95 s", "misses", "errors")
+    table = Table(
+        "", "", "continuity", "first\nframe s", "control\np95 s", "jitter\np95 s", "misses", "errors"
+    )
     for person in people:
         table.add_row(
             str(person.person),
@@ -93,7 +101,9 @@ def _everybody(seen: dict[str, Summary | None]) -> Table:
 
 
 def _usage(usage: Usage) -> str:
-    start, peak, end = (size / MIB for size in (usage.start.resident_bytes, usage.peak_bytes, usage.end.resident_bytes))
+    start, peak, end = (
+        size / MIB for size in (usage.start.resident_bytes, usage.peak_bytes, usage.end.resident_bytes)
+    )
     threads = "" if usage.start.threads is None else f", threads {usage.start.threads} to {usage.end.threads}"
     tasks = "" if usage.start.tasks is None else f", tasks {usage.start.tasks} to {usage.end.tasks}"
     return f"start {start:.0f} MiB, peak {peak:.0f}, end {end:.0f} ({usage.growth:+.1%}){threads}{tasks}"

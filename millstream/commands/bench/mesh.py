@@ -1,8 +1,10 @@
-"""`millstream bench mesh`: one stream on one device and on every topology that the devices of this machine allow, side by side.
+"""`millstream bench mesh`: one stream on one device and on every topology that the devices of this machine
+allow, side by side.
 
-Each is an engine of its own, one after the other. A chunk's time and frames a second are measured with the window full and
-every call warm; after them, a few more chunks of the leader are traced, for the time that its collectives take and how much of
-it no computation covers. Where ranks share a device, or have none, they speak over gloo, and the report says so.
+Each is an engine of its own, one after the other. A chunk's time and frames a second are measured with the
+window full and every call warm; after them, a few more chunks of the leader are traced, for the time that its
+collectives take and how much of it no computation covers. Where ranks share a device, or have none, they
+speak over gloo, and the report says so.
 """
 
 from __future__ import annotations
@@ -45,10 +47,11 @@ from millstream.parallel.tiles import choose_grid
 from millstream.profiler.reading import read
 
 SESSION = "bench-mesh"
-BETWEEN, TRACED = 3, 2
+BETWEEN = 3
+TRACED = 2
 """Chunks between the timed and the traced ones, of which a mesh is ahead of its front, and traced ones."""
 CPU_RANKS = 2
-"""What a machine without GPUs is taken to have cores for."""
+"""Ranks that a machine without GPUs is assumed to have cores for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +62,7 @@ class MeshRequest:
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of StreamConfig that were given."""
     tiles: bool = False
-    """Whether each is measured with its pictures in tiles, too, one on each rank's device."""
+    """True to measure each also with its pictures in tiles, one on each rank's device."""
     chunks: int = 20
 
     def __post_init__(self) -> None:
@@ -77,22 +80,22 @@ class MeshResult:
     topology: str
     compiled_by: str
     tiles: int
-    """That pictures are cut into, each on the device of a rank; 1 where the front makes them whole."""
+    """Tiles that pictures are cut into, each on the device of a rank; 1 where the front makes them whole."""
     through: str
-    """What ranks speak through, nccl or gloo, which passes through host memory; empty for one process."""
+    """Transport between ranks: nccl, or gloo, which passes through host memory; empty for one process."""
     start_s: float
-    """Until the first chunk is there: weights, ranks, and what is compiled for it."""
+    """Seconds until the first chunk is there: weights, ranks, and what is compiled for it."""
     chunk_ms: float
     fps: float
     front_ms: float
     mesh_ms: float
     idle_ms: float
-    """The mesh's, before a chunk."""
+    """Time the mesh is idle before a chunk."""
     overlap: float
     collectives_ms: float
-    """The leader's for a chunk, calls between two ranks among them."""
+    """Time of the leader's collectives for a chunk, including calls between two ranks."""
     exposed_ms: float
-    """Of them, what no computation covers."""
+    """Part of the collectives' time that no computation covers."""
     off_by: float
     """Mean difference of the first chunk's pixels from those of one device, in levels of 255."""
 
@@ -119,7 +122,9 @@ def refuse_tiles(spec: ModelSpec, config: StreamConfig, topologies: Sequence[Top
     refuse_split(spec)
     ranks = [topology.mesh_size for topology in topologies]
     if max(ranks) < 2:
-        raise ConfigError(f"--tiles cuts pictures for 2 ranks or more, {', '.join(map(str, topologies))} has one; leave it out")
+        raise ConfigError(
+            f"--tiles cuts pictures for 2 ranks or more, {', '.join(map(str, topologies))} has one; leave it out"
+        )
     for count in ranks:
         choose_grid(config.latent_size, count)
 
@@ -135,22 +140,31 @@ def rank_devices(topology: Topology, device: torch.device) -> tuple[str, ...]:
 
 
 def allowed(dit: DiTConfig, devices: int, *, front_apart: bool) -> tuple[Topology, ...]:
-    """Those that give every rank a device of its own: all axes over 2, 4, 8, ... of them. Where ranks are processes of one CPU,
-    the front is apart."""
+    """Return the topologies that give every rank its own device: each axis over 2, 4, 8, ... of them. Where
+    ranks are processes of one CPU, the front is apart."""
     sizes = [2**power for power in range(1, 7) if 2**power <= devices]
     axes = {"tp": divisors(dit, "tp"), "sp": divisors(dit, "sp"), "pp": range(1, dit.layers + 1)}
-    found = [Topology(**{axis: size}, front_apart=front_apart) for size in sizes for axis in axes if size in axes[axis]]
+    found = [
+        Topology(**{axis: size}, front_apart=front_apart)
+        for size in sizes
+        for axis in axes
+        if size in axes[axis]
+    ]
     if devices >= 4 and 2 in axes["tp"] and dit.layers > 1:
         found.append(Topology(pp=2, tp=2, front_apart=front_apart))
     if not found:
         raise ConfigError(
-            f"{devices} GPU is here, and nothing to compare it with; name a topology whose ranks share it: --topology front+tp2"
+            f"{devices} GPU is here, and nothing to compare it with; name a topology whose ranks share it: "
+            "--topology front+tp2"
         )
     return tuple(found)
 
 
-def measure(request: MeshRequest, config: StreamConfig, topologies: Sequence[Topology]) -> Iterator[MeshResult]:
-    """One device first; where blocks are to be compiled, each as it is and compiled; where asked for, also in tiles."""
+def measure(
+    request: MeshRequest, config: StreamConfig, topologies: Sequence[Topology]
+) -> Iterator[MeshResult]:
+    """One device first; where blocks are to be compiled, each as it is and compiled; where asked for, also in
+    tiles."""
     compilers = ("", request.engine.compile_backend) if request.engine.compile_backend else ("",)
     reference: NDArray[np.uint8] | None = None
     for topology in (LOCAL, *topologies):
@@ -169,7 +183,7 @@ class MeasuredStream:
 
     through: str
     pictures: NDArray[np.uint8]
-    """Of the first chunk."""
+    """Pictures of the first chunk."""
     start_s: float
     shown: list[tuple[float, int]]
     """When each chunk's pictures were there, by `time.perf_counter`, and how many."""
@@ -182,7 +196,8 @@ def _measure(
     settling = config.chunks_to_fill + SETTLE + (chunks_before(1) if on.speed.graphs else 0)
     alone = on.topology.is_local
     with tempfile.TemporaryDirectory() as folder:
-        out, first = Path(folder) / "trace.json", settling + chunks + BETWEEN
+        out = Path(folder) / "trace.json"
+        first = settling + chunks + BETWEEN
         capture = RankCapture(out=out, ranks=(LEADER,), session_id=SESSION, first_chunk=first, chunks=TRACED)
         streamed = _streamed(on, config, capture)
         talk, exposed = (0.0, 0.0) if alone else _talk_ms(rank_path(out, LEADER))
@@ -203,7 +218,9 @@ def _measure(
         overlap=0.0 if alone else pace.score,
         collectives_ms=talk,
         exposed_ms=exposed,
-        off_by=0.0 if reference is None else float(np.abs(streamed.pictures.astype(np.int16) - reference).mean()),
+        off_by=0.0
+        if reference is None
+        else float(np.abs(streamed.pictures.astype(np.int16) - reference).mean()),
     )
     return result, streamed.pictures
 
@@ -216,7 +233,8 @@ def _streamed(on: EngineConfig, config: StreamConfig, capture: RankCapture) -> M
         Engine(on, stream=config, launch=partial(launcher, run=run)) as engine,
         engine.session(DEFAULT_PROMPT, config=config, session_id=capture.session_id) as session,
     ):
-        stream, shown = engine.stream(session), list[tuple[float, int]]()
+        stream = engine.stream(session)
+        shown = list[tuple[float, int]]()
         chunks = stream.stream(capture.first_chunk + capture.chunks)
         first = next(chunks)
         start_s = time.perf_counter() - begun
@@ -227,7 +245,8 @@ def _streamed(on: EngineConfig, config: StreamConfig, capture: RankCapture) -> M
 
 
 def _talk_ms(trace: Path) -> tuple[float, float]:
-    """Of a chunk: what a rank's collectives take, and what of it no computation covers."""
+    """Return milliseconds per chunk: those of a rank's collectives, and those of them that no computation
+    covers."""
     (leader,) = read([trace]).group.ranks
     talk = leader.collectives | leader.exchanges
     return talk.total / 1e3 / TRACED, (talk - leader.work).total / 1e3 / TRACED
@@ -241,7 +260,10 @@ def _through(engine: Engine) -> str:
 
 def _table(found: Sequence[MeshResult]) -> Table:
     off_by = max(each.off_by for each in found)
-    title = f"milliseconds of a chunk; ranks speak through {found[-1].through}; pixels differ by {off_by:.2f} at most"
+    title = (
+        f"milliseconds of a chunk; ranks speak through {found[-1].through}; pixels differ by "
+        f"{off_by:.2f} at most"
+    )
     table = Table(title=title, title_justify="left")
     table.add_column("topology", no_wrap=True)
     for name in ("FPS", "of local", "chunk", "overlap", "talk", "exposed"):

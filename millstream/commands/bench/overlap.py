@@ -1,8 +1,9 @@
 """`millstream bench overlap`: front and mesh as real processes, over queue depths and anchors.
 
-Stages sleep to a set length, so that what shows is what the order of work, the queues and the wire make of it; or they are a
-model's own, and the times are what they take here. Where both share one GPU, its time is shared out between them, and each
-takes longer than alone: a score then says that neither waits for the other's messages, not what a second card would bring.
+Stages sleep to a set length, so that what shows is what the order of work, the queues and the wire make of
+it; or they are a model's own, and the times are what they take here. Where both share one GPU, its time is
+shared out between them, and each takes longer than alone: a score then says that neither waits for the
+other's messages, not what a second card would bring.
 """
 
 from __future__ import annotations
@@ -25,19 +26,22 @@ from millstream.core.controls import WeightedPrompt
 from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
 from millstream.core.examples import DEFAULT_PROMPT
-from millstream.core.overlap import LEFT_OUT, Overlap, overlap_of
+from millstream.core.overlap import LEFT_OUT, ChunkPace, Overlap, overlap_of
 from millstream.core.presets import find_model
 from millstream.core.topology import Topology
 from millstream.core.undo import undone_by
 from millstream.engine.depths import Depths
 from millstream.engine.engine import Engine, stream_config
-from millstream.engine.stream import Stream, Stretch
+from millstream.engine.stream import Stream
 from millstream.mesh.launch import launcher
 from millstream.mesh.paced import PacedVAE, run_paced_rank
+from millstream.report.plots import TimelineBar, require_matplotlib, timelines
 from millstream.session.session import Session
 
 ANCHOR_SHARE = 0.1
-"""Of the front's time for a chunk: what encoding one picture is taken to cost."""
+"""Share of the front's time for a chunk that encoding one picture is assumed to take."""
+SHOWN = 6
+"""Chunks of each run in a plot."""
 STREAM: dict[str, Any] = dict(height=32, width=48, window=6)
 
 
@@ -51,7 +55,7 @@ class OverlapRequest:
     engine: EngineConfig | None = None
     """The model whose stages are real; None where they sleep."""
     changes: dict[str, Any] = field(default_factory=dict)
-    """Of its stream."""
+    """Fields of its StreamConfig that were given."""
 
     def __post_init__(self) -> None:
         if self.topology.is_local:
@@ -59,7 +63,9 @@ class OverlapRequest:
         if min(self.stage0_ms, self.stage1_ms, self.scale) <= 0:
             raise ConfigError("--stages and --scale must be above 0")
         if not LEFT_OUT + 2 <= self.chunks <= 10_000:
-            raise ConfigError(f"--chunks must be {LEFT_OUT + 2} to 10000, since {LEFT_OUT} do not count; got {self.chunks}")
+            raise ConfigError(
+                f"--chunks must be {LEFT_OUT + 2} to 10000, since {LEFT_OUT} do not count; got {self.chunks}"
+            )
 
     @property
     def front_ms(self) -> float:
@@ -98,7 +104,7 @@ class Measured:
     overlap: Overlap
     queued_bytes: int
     """Latents that the front held of chunks not shown yet, at most."""
-    stretches: tuple[Stretch, ...]
+    paces: tuple[ChunkPace, ...]
 
 
 def settings(depths: Sequence[int] = (1, 2, 3, 4)) -> Iterator[OverlapSetting]:
@@ -115,6 +121,8 @@ def settings(depths: Sequence[int] = (1, 2, 3, 4)) -> Iterator[OverlapSetting]:
 def run_bench_overlap(request: OverlapRequest, *, as_json: bool, out: Path | None, plot: Path | None) -> None:
     make_folder(out)
     make_folder(plot)
+    if plot is not None:
+        require_matplotlib("--plot")
     measured = [*measure(request, settings() if request.engine is None else settings(depths=(2,)))]
     report = describe("overlap", _spelled(request), {"runs": [_figures(each) for each in measured]})
     if plot is not None:
@@ -122,7 +130,9 @@ def run_bench_overlap(request: OverlapRequest, *, as_json: bool, out: Path | Non
     tell(report, as_json=as_json, out=out, show=lambda: Console().print(_table(request, measured)))
 
 
-def measure(request: OverlapRequest, chosen: Iterator[OverlapSetting] | Sequence[OverlapSetting]) -> Iterator[Measured]:
+def measure(
+    request: OverlapRequest, chosen: Iterator[OverlapSetting] | Sequence[OverlapSetting]
+) -> Iterator[Measured]:
     """Each setting on the same mesh, with a session of its own."""
     with _sleeping(request) if request.engine is None else _real(request.engine, request) as engine:
         for setting in chosen:
@@ -151,7 +161,8 @@ def _real(config: EngineConfig, request: OverlapRequest) -> Engine:
 
 
 def _measure(engine: Engine, request: OverlapRequest, setting: OverlapSetting) -> Measured:
-    parts, changes = engine.parts, request.changes
+    parts = engine.parts
+    changes = request.changes
     config = engine.stream_config(**(STREAM if request.engine is None else changes), anchor=setting.anchor)
     if request.engine is None:
         vae = PacedVAE(engine.spec.dit.channels, config.frames_per_chunk, request.front_ms, request.encode_ms)
@@ -165,14 +176,19 @@ def _measure(engine: Engine, request: OverlapRequest, setting: OverlapSetting) -
         setting=setting,
         overlap=overlap_of(list(stream.paces)),
         queued_bytes=queued.most,
-        stretches=tuple(stream.stretches),
+        paces=tuple(stream.paces),
     )
 
 
 def _figures(measured: Measured) -> dict[str, Any]:
     figures = {name: round(value, 3) for name, value in asdict(measured.overlap).items()}
     signature = measured.overlap.signature
-    return {"setting": measured.setting.name, **figures, "signature": signature, "queued_bytes": measured.queued_bytes}
+    return {
+        "setting": measured.setting.name,
+        **figures,
+        "signature": signature,
+        "queued_bytes": measured.queued_bytes,
+    }
 
 
 def _spelled(request: OverlapRequest) -> dict[str, Any]:
@@ -189,7 +205,8 @@ def _table(request: OverlapRequest, measured: Sequence[Measured]) -> Table:
     columns = ("anchor", "first", "in", "out", "score", "period", "idle", "latency", "KiB", "signature")
     table = Table(*columns, title=f"{request.topology}: {stages}; times in ms", title_justify="left")
     for each in measured:
-        overlap, setting = each.overlap, each.setting
+        overlap = each.overlap
+        setting = each.setting
         table.add_row(
             setting.anchor,
             "send" if setting.depths.send_first else "decode",
@@ -206,11 +223,32 @@ def _table(request: OverlapRequest, measured: Sequence[Measured]) -> Table:
 
 
 def _draw(path: Path, measured: Sequence[Measured]) -> None:
-    try:
-        from millstream.commands.bench.overlap_plot import draw_timelines
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        raise ConfigError("--plot needs matplotlib; install it: pip install 'millstream[plots]'") from None
-    shown = [each for each in measured if (each.setting.depths.d_in, each.setting.depths.d_out) in ((1, 1), (2, 2))]
-    draw_timelines(path, {each.setting.name: each.stretches for each in shown})
+    shown = [
+        each for each in measured if (each.setting.depths.d_in, each.setting.depths.d_out) in ((1, 1), (2, 2))
+    ]
+    timelines(path, {each.setting.name: bars_of(each.paces) for each in shown}, rows=("mesh", "front"))
+
+
+def bars_of(paces: Sequence[ChunkPace]) -> list[TimelineBar]:
+    """The mesh's and the front's part of a few chunks from the middle of a run, in milliseconds from the
+    first."""
+    middle = len(paces) // 2
+    shown = paces[middle : middle + SHOWN]
+    start_s = min(each.back_s - each.stage1_ms / 1e3 for each in shown)
+    bars = []
+    for each in shown:
+        number = each.chunk_index
+        mesh_s = each.back_s - each.stage1_ms / 1e3
+        front_s = each.decode_start_s
+        bars += [
+            TimelineBar(
+                row="mesh", number=number, begin_ms=1e3 * (mesh_s - start_s), length_ms=each.stage1_ms
+            ),
+            TimelineBar(
+                row="front",
+                number=number,
+                begin_ms=1e3 * (front_s - start_s),
+                length_ms=1e3 * (each.shown_s - front_s),
+            ),
+        ]
+    return bars

@@ -1,7 +1,9 @@
-"""`millstream bench quality`: what a speed-up costs, chunk by chunk, against the plain path in bfloat16 and in float32.
+"""`millstream bench quality`: what a speed-up costs, chunk by chunk, against the plain path in bfloat16 and
+in float32.
 
-The same prompt, seed and weights stream three times, each feeding on its own past, as a viewer would see it. Latents are
-compared as numbers, frames as pictures; a trained Brook is also judged for how well it keeps to prompts.
+The same prompt, seed and weights stream three times, each feeding on its own past, as a viewer would see it.
+Latents are compared as numbers, frames as pictures; a trained Brook is also judged for how well it keeps to
+prompts.
 """
 
 from __future__ import annotations
@@ -30,9 +32,8 @@ from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.presets import find_model
 from millstream.core.speed import Speed
 from millstream.engine.engine import stream_config
-from millstream.engine.flights import Landing, Planned
 from millstream.engine.pipeline import ChunkPipeline, raise_failure
-from millstream.session.chunk import Chunk
+from millstream.session.chunk import Chunk, PendingChunk
 
 INFINITE_DB = 99.0
 """Stands for the PSNR of equal pictures, which JSON cannot hold."""
@@ -47,7 +48,7 @@ class QualityRequest:
     """Fields of StreamConfig that were given."""
     chunks: int = 6
     exact: bool = True
-    """Whether float32 runs too."""
+    """True to run float32 too."""
     prompts: int = 0
     """For Brook: prompts whose adherence is judged, plain and fast."""
 
@@ -55,19 +56,20 @@ class QualityRequest:
         if not 1 <= self.chunks <= 1000:
             raise ConfigError(f"--chunks must be 1 to 1000, got {self.chunks}")
         if self.prompts and self.engine.model != "brook":
-            raise ConfigError(f"--prompts are judged by what knows Brook's world alone, not {self.engine.model}; leave it out")
+            raise ConfigError(
+                f"--prompts are judged by what knows Brook's world alone, not {self.engine.model}; leave it out"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """What came of one run, on the host."""
+    """Latents and frames of one run, on the host."""
 
     latents: list[Tensor]
     frames: list[NDArray[np.uint8]]
 
-    def keep(self, landing: Landing, chunk: Chunk) -> None:
-        assert landing.arrived is not None, "a chunk that is shown has arrived"
-        self.latents.append(landing.arrived.latents_BFCYX.float().cpu())
+    def keep(self, pending: PendingChunk, chunk: Chunk) -> None:
+        self.latents.append(pending.latents.float().cpu())
         self.frames.append(chunk.frames)
 
 
@@ -108,12 +110,16 @@ def _stream(request: QualityRequest, config: StreamConfig, dtype: str, speed: Sp
     streamed = Streamed([], [])
     with engine.session(DEFAULT_PROMPT, config=config) as session:
         pipeline = ChunkPipeline(
-            engine.transport.post, engine.depths, engine.parts.stopwatch, shown=streamed.keep, failed=raise_failure
+            engine.transport.post,
+            engine.depths,
+            engine.parts.stopwatch,
+            shown=streamed.keep,
+            failed=raise_failure,
         )
         for _ in range(request.chunks):
             decision = session.decide()
             assert decision is not None, "nothing stops this stream"
-            pipeline.turn([Planned(session, decision)])
+            pipeline.turn([PendingChunk(session, decision)])
         pipeline.show()
     del engine, session
     gc.collect()
@@ -158,4 +164,6 @@ def show(measured: dict[str, Any], console: Console) -> None:
         pairs = zip(found["seconds"], found["plain"], found["fast"], strict=True)
         shown = ", ".join(f"{second:g} s {plain:.3f} and {fast:.3f}" for second, plain, fast in pairs)
         console.print(f"adherence, plain and fast: {shown}", highlight=False)
-        console.print(f"lost {found['lost_points']:.2f} points, drift {found['drift_points']:.2f}", highlight=False)
+        console.print(
+            f"lost {found['lost_points']:.2f} points, drift {found['drift_points']:.2f}", highlight=False
+        )

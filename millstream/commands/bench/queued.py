@@ -1,7 +1,8 @@
-"""What a front holds of chunks that are on their way, or back and not shown: measured, by the latents that are alive.
+"""Bytes of chunks that a front has sent, or has received and not shown: measured by the latents that are
+alive.
 
-Counted from the moment they are sent or received until nobody has them any more. What the history keeps of a chunk are its
-frames, not the chunk.
+Latents are counted from the moment they are sent or received until nothing refers to them any more. The
+history keeps a chunk's frames, not the chunk.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from millstream.wire.parcel import Delivery, Parcel, Posted
+from millstream.wire.parcel import Delivery, Parcel, PendingDeliveries
 
 
 class QueuedBytes:
     """In front of a transport's `post`."""
 
-    def __init__(self, post: Callable[[Sequence[Parcel]], Posted]) -> None:
+    def __init__(self, post: Callable[[Sequence[Parcel]], PendingDeliveries]) -> None:
         self.most = 0
-        self._post, self._now = post, 0
+        self._post = post
+        self._now = 0
 
-    def post(self, parcels: Sequence[Parcel]) -> Posted:
+    def post(self, parcels: Sequence[Parcel]) -> PendingDeliveries:
         for parcel in parcels:
             self.hold(parcel.latents_in)
         return CountedPost(self._post(parcels), self.hold)
@@ -38,8 +40,9 @@ class QueuedBytes:
 class CountedPost:
     """A post whose answers are counted when they are taken."""
 
-    def __init__(self, posted: Posted, hold: Callable[[Tensor], None]) -> None:
-        self._posted, self._hold = posted, hold
+    def __init__(self, posted: PendingDeliveries, hold: Callable[[Tensor], None]) -> None:
+        self._posted = posted
+        self._hold = hold
 
     def done(self) -> bool:
         return self._posted.done()

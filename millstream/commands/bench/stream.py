@@ -1,7 +1,8 @@
 """`millstream bench stream`: one stream on this device, its window full, and where each chunk's time goes.
 
-End to end: a frame counts when it is bytes on the host. Between the first and the last chunk that count nothing is left out
-of the wall time; phases are what was measured inside it, and `rest` is what none of them accounts for.
+End to end: a frame counts when it is bytes on the host. Between the first and the last chunk that count
+nothing is left out of the wall time; phases are what was measured inside it, and `rest` is what none of them
+accounts for.
 """
 
 from __future__ import annotations
@@ -17,10 +18,17 @@ from rich.console import Console
 from rich.table import Table
 
 from millstream.commands.bench.floor import Setting, measure_floor
-from millstream.commands.bench.sessions import MAX_SESSIONS, MIB, measure_sessions, settling_chunks, show_sessions
+from millstream.commands.bench.sessions import (
+    MAX_SESSIONS,
+    MIB,
+    measure_sessions,
+    settling_chunks,
+    show_sessions,
+)
 from millstream.commands.engine_from_options import load_engine
 from millstream.commands.memory import plain_out_of_memory
 from millstream.commands.report import describe, make_folder, spelled, tell
+from millstream.core.chunk_work import Part, chunk_parts
 from millstream.core.config import ModelSpec, StreamConfig
 from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
@@ -31,7 +39,6 @@ from millstream.engine.engine import Engine, stream_config
 from millstream.models.brook.thin import THIN
 from millstream.ops.conv3 import find_convolution
 from millstream.ops.memory import bytes_in_use, most_bytes_in_use
-from millstream.planner.phase_work import Part, chunk_parts
 from millstream.session.chunk import Chunk
 from millstream.session.session import Session
 
@@ -50,7 +57,7 @@ class StreamRequest:
     sessions: int = 1
     """Streams at once."""
     together: bool = False
-    """Whether they share their model calls."""
+    """True if the streams share their model calls."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunks <= 100_000:
@@ -86,7 +93,9 @@ def run_bench_stream(request: StreamRequest, *, as_json: bool, out: Path | None)
 
 
 def _several(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
-    return measure_sessions(request.engine, config, count=request.sessions, together=request.together, chunks=request.chunks)
+    return measure_sessions(
+        request.engine, config, count=request.sessions, together=request.together, chunks=request.chunks
+    )
 
 
 def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
@@ -104,7 +113,8 @@ def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
     peak = most_bytes_in_use(engine.device)  # before the floor, which takes memory of its own
     engine.warm_up(session)
     session.close()
-    frames, again = sum(sample.frames for sample in samples), _first_chunk(engine, config)
+    frames = sum(sample.frames for sample in samples)
+    again = _first_chunk(engine, config)
     floors = _floors(request, engine, config) if request.floor else {}
     return {
         "speed": engine.speed.names,
@@ -113,7 +123,9 @@ def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
         "fps": 1e3 * frames / sum(sample.period_ms for sample in samples),
         "chunk_ms": _percentiles([sample.period_ms for sample in samples]),
         "phases": _phases(request, engine, config, samples, floors),
-        "calls_ms": [statistics.median(calls) for calls in zip(*(sample.calls_ms for sample in samples), strict=True)],
+        "calls_ms": [
+            statistics.median(calls) for calls in zip(*(sample.calls_ms for sample in samples), strict=True)
+        ],
         "first_frame_s": {"cold": first - loaded, "warm": again.total_ms / 1e3},
         "first_phases_ms": dict(again.phases_ms),
         "load_s": loaded - begun,
@@ -123,8 +135,10 @@ def measure(request: StreamRequest, config: StreamConfig) -> dict[str, Any]:
 
 
 def _samples(engine: Engine, session: Session, count: int) -> list[Sample]:
-    """Of the middle of a stream: a device that works ahead makes its first chunk late and its last one early."""
-    samples, before = [], time.perf_counter()
+    """Measure chunks in the middle of a stream: a device that works ahead makes its first chunk late and its
+    last one early."""
+    samples = []
+    before = time.perf_counter()
     for chunk in engine.stream(session).stream(1 + count + 1):
         now = time.perf_counter()
         samples.append(_sample(engine, session, chunk, 1e3 * (now - before)))
@@ -135,8 +149,14 @@ def _samples(engine: Engine, session: Session, count: int) -> list[Sample]:
 
 def _sample(engine: Engine, session: Session, chunk: Chunk, period_ms: float) -> Sample:
     mine = (session.id, chunk.index)
-    spans = [s.ms for s in engine.generator.stopwatch.spans if s.name == "step" and (s.work.session, s.work.chunk) == mine]
-    each, left = divmod(len(spans), len(session.config.steps))  # a call has a beginning and an end, timed apart
+    spans = [
+        s.ms
+        for s in engine.generator.stopwatch.spans
+        if s.name == "step" and (s.work.session, s.work.chunk) == mine
+    ]
+    each, left = divmod(
+        len(spans), len(session.config.steps)
+    )  # a call has a beginning and an end, timed apart
     assert left == 0, f"{len(spans)} spans of {len(session.config.steps)} steps"
     return Sample(
         period_ms=period_ms,
@@ -150,9 +170,16 @@ def _phases(
     request: StreamRequest, engine: Engine, config: StreamConfig, samples: Sequence[Sample], floors: Floors
 ) -> dict[str, dict[str, float]]:
     """Median milliseconds of each, what that is in operations and bytes, and how near to each floor."""
-    names = [*MODEL_PHASES, *sorted({name for sample in samples for name in sample.phases_ms} - set(MODEL_PHASES))]
-    medians = {name: statistics.median(sample.phases_ms.get(name, 0.0) for sample in samples) for name in names}
-    medians["rest"] = statistics.median(sample.period_ms - sum(sample.phases_ms.values()) for sample in samples)
+    names = [
+        *MODEL_PHASES,
+        *sorted({name for sample in samples for name in sample.phases_ms} - set(MODEL_PHASES)),
+    ]
+    medians = {
+        name: statistics.median(sample.phases_ms.get(name, 0.0) for sample in samples) for name in names
+    }
+    medians["rest"] = statistics.median(
+        sample.period_ms - sum(sample.phases_ms.values()) for sample in samples
+    )
     period = statistics.median(sample.period_ms for sample in samples)
     work = chunk_parts(
         spec_as_it_runs(engine),
@@ -162,7 +189,8 @@ def _phases(
         low_attention=request.engine.speed.low_attention,
     )
     if request.engine.speed.paired_commits:  # they are in the steps' time
-        work, floors = _paired(work), {kind: _paired_ms(floor) for kind, floor in floors.items()}
+        work = _paired(work)
+        floors = {kind: _paired_ms(floor) for kind, floor in floors.items()}
     found: dict[str, dict[str, float]] = {}
     for name, ms in medians.items():
         found[name] = {"ms": ms, "share": ms / period}
@@ -194,8 +222,11 @@ def _floors(request: StreamRequest, engine: Engine, config: StreamConfig) -> Flo
     own = find_convolution() if engine.speed.own_convolution else None
     fp8 = bool(request.engine.speed.fp8) and engine.device.type == "cuda"
     setting = Setting(device=engine.device, dtype=engine.dtype, fp8=fp8, int8=engine.speed.int8, own=own)
-    settings = {"floor": setting} | ({"even_floor": replace(setting, even=True)} if engine.speed.even_waves else {})
-    spec, chunks = spec_as_it_runs(engine), min(request.chunks, 10)
+    settings = {"floor": setting} | (
+        {"even_floor": replace(setting, even=True)} if engine.speed.even_waves else {}
+    )
+    spec = spec_as_it_runs(engine)
+    chunks = min(request.chunks, 10)
     return {kind: measure_floor(spec, config, each, chunks=chunks) for kind, each in settings.items()}
 
 
@@ -228,9 +259,13 @@ def show(measured: dict[str, Any], console: Console) -> None:
         ratio = f"{phase['of_floor']:.2f}" if "of_floor" in phase else ""
         table.add_row(name, f"{phase['ms']:.2f}", f"{phase['share']:.1%}", *rates, ratio)
     console.print(table)
-    chunk, memory, first = measured["chunk_ms"], measured["memory_mib"], measured["first_frame_s"]
+    chunk = measured["chunk_ms"]
+    memory = measured["memory_mib"]
+    first = measured["first_frame_s"]
     console.print(f"{measured['fps']:.2f} frames a second", highlight=False)
     console.print("chunk ms: " + ", ".join(f"{name} {ms:.1f}" for name, ms in chunk.items()), highlight=False)
     console.print("calls ms: " + ", ".join(f"{ms:.1f}" for ms in measured["calls_ms"]), highlight=False)
     console.print(f"first frame: {first['cold']:.2f} s cold, {first['warm']:.2f} s warm", highlight=False)
-    console.print("memory MiB: " + ", ".join(f"{name} {size:.0f}" for name, size in memory.items()), highlight=False)
+    console.print(
+        "memory MiB: " + ", ".join(f"{name} {size:.0f}" for name, size in memory.items()), highlight=False
+    )

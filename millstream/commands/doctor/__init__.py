@@ -1,1 +1,1 @@
-"""What `millstream doctor` looks at."""
+"""Checks of `millstream doctor`."""

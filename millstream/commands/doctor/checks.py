@@ -5,33 +5,61 @@ Loads no torch by itself: where torch or a codec is missing or broken, that is w
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from millstream import __version__
 from millstream.commands.doctor.findings import DoctorFinding
 from millstream.commands.doctor.machine import examine_machine
+from millstream.commands.doctor.versions import PACKAGES, PackageBounds
+from millstream.commands.options import Json, with_options
 
 OLDEST_PYTHON = (3, 10)
-NEEDED = ("torch", "numpy", "safetensors", "msgspec", "tokenizers", "av")
-SERVING = ("starlette", "uvicorn", "websockets", "aiortc", "pillow", "prometheus-client")
-"""What `serve` needs beside them."""
 LOOKS = {"torch": "millstream.commands.doctor.pytorch", "av": "millstream.commands.doctor.video"}
-"""Who looks closer, by the package it cannot do without."""
+"""Modules that look closer, by the package each needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """Settings that a server would use here."""
+
+    data: Annotated[Path, typer.Option(help="Folder that a server would keep things in.")] = Path("out/serve")
+    port: Annotated[int, typer.Option(help="Where it would listen.", min=0, max=65535)] = 8000
+    as_json: Json = False
+
+
+@with_options
+def doctor(options: DoctorOptions) -> None:
+    """Say what software, hardware, codecs and weights are here, what is missing and how to get it.
+
+    Exits with 1 where something is missing that nothing works without.
+    """
+    findings = examine(data=options.data, port=options.port)
+    if options.as_json:
+        typer.echo(json.dumps(as_json(findings), indent=2))
+    else:
+        for finding in findings:
+            typer.echo(finding.line)
+    if not is_fit(findings):
+        raise typer.Exit(1)
 
 
 def examine(*, data: Path, port: int) -> list[DoctorFinding]:
     """`data` and `port` are what a server would be given."""
-    packages = [*(check_package(name) for name in NEEDED), *(check_package(name, extra="serve") for name in SERVING)]
+    packages = [check_package(package) for package in PACKAGES]
     closer = [finding for name, module in LOOKS.items() for finding in look_closer(name, module)]
     return [*_basics(sys.version_info[:3]), *packages, *examine_machine(data=data, port=port), *closer]
 
 
 def is_fit(findings: Sequence[DoctorFinding]) -> bool:
-    """Whether all is there that Millstream cannot do without."""
+    """Return whether everything that Millstream needs is there."""
     return all(finding.ok or not finding.needed for finding in findings)
 
 
@@ -39,17 +67,34 @@ def as_json(findings: Sequence[DoctorFinding]) -> list[dict[str, object]]:
     return [asdict(finding) for finding in findings]
 
 
-def check_package(name: str, *, extra: str = "", version_of: Callable[[str], str] = metadata.version) -> DoctorFinding:
-    """One of an extra is needed by who wants what the extra is for."""
+def check_package(
+    package: PackageBounds, *, version_of: Callable[[str], str] = metadata.version
+) -> DoctorFinding:
+    """One of an extra is needed by who wants what the extra is for. A version newer than what was tested may
+    work."""
+    name = package.name
+    extra = package.extra
     try:
-        return DoctorFinding(area="software", name=name, found=version_of(name))
+        version = version_of(name)
     except metadata.PackageNotFoundError:
-        fix = f"for `millstream {extra}`: pip install 'millstream[{extra}]'" if extra else f"pip install {name}"
-        return DoctorFinding(area="software", name=name, found="not installed", ok=False, needed=not extra, fix=fix)
+        fix = (
+            f"for `millstream {extra}`: pip install 'millstream[{extra}]'" if extra else f"pip install {name}"
+        )
+        return DoctorFinding(
+            area="software", name=name, found="not installed", ok=False, needed=not extra, fix=fix
+        )
+    if fault := package.fault(version):
+        needed = not extra and package.is_too_old(version)
+        found = f"{version} {fault}"
+        return DoctorFinding(
+            area="software", name=name, found=found, ok=False, needed=needed, fix=package.fix
+        )
+    return DoctorFinding(area="software", name=name, found=version)
 
 
 def look_closer(package: str, module: str) -> list[DoctorFinding]:
-    """What `module` finds, or that its package is there and does not load. One that is not there was told already."""
+    """Return what `module` finds, or that its package is there and does not load. A package that is not there
+    has been reported already."""
     try:
         found: list[DoctorFinding] = import_module(module).examine()
     except ModuleNotFoundError as error:
@@ -63,7 +108,9 @@ def look_closer(package: str, module: str) -> list[DoctorFinding]:
 
 def _broken(package: str, error: Exception) -> DoctorFinding:
     fix = f"pip install --force-reinstall {package}"
-    return DoctorFinding(area="software", name=package, found=f"does not load: {error}", ok=False, needed=True, fix=fix)
+    return DoctorFinding(
+        area="software", name=package, found=f"does not load: {error}", ok=False, needed=True, fix=fix
+    )
 
 
 def _basics(python: Sequence[int]) -> list[DoctorFinding]:

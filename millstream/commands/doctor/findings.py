@@ -1,4 +1,4 @@
-"""What `millstream doctor` says about one thing it looked at."""
+"""Finding of `millstream doctor` about one thing it checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class DoctorFinding:
     found: str
     ok: bool = True
     needed: bool = False
-    """Whether nothing works without it."""
+    """True if nothing works without it."""
     fix: str = ""
 
     @property

@@ -1,10 +1,10 @@
-"""What `doctor` finds by torch: its build, what the CPU multiplies, GPUs, the compiler, weights."""
+"""Checks of `doctor` that need torch: its build, the CPU's instructions for products, GPUs, the compiler,
+weights."""
 
 from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,7 +25,6 @@ from millstream.ops.backend import has_triton
 from millstream.ops.precision import cpu_has_bfloat16
 from millstream.parallel.compiled import explain_blocks
 
-OLDEST_TORCH = (2, 11)
 CUDA_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cu130"
 """The build that docs/install.md names as tested."""
 DRIVER = Path("/sys/module/nvidia/version")
@@ -41,15 +40,15 @@ INSTRUCTIONS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cuda:
-    """What torch and the system say about NVIDIA GPUs."""
+    """State of NVIDIA GPUs, by torch and the system."""
 
     build: str | None
     """The CUDA that torch was built for."""
     driver: str | None
     devices: tuple[str, ...]
-    """Those that torch can use."""
+    """GPUs that torch can use."""
     cudnn: bool
-    """Whether attention can be cuDNN's."""
+    """True if attention can be cuDNN's."""
     triton: bool
     nvcc: bool
 
@@ -65,21 +64,16 @@ def examine() -> list[DoctorFinding]:
 
 
 def check_torch(version: str, cuda: str | None) -> DoctorFinding:
-    ok = tuple(map(int, re.findall(r"\d+", version)[:2])) >= OLDEST_TORCH
-    return DoctorFinding(
-        area="software",
-        name="torch's build",
-        found=f"{version}, {f'for CUDA {cuda}' if cuda else 'for the CPU'}",
-        ok=ok,
-        needed=True,
-        fix="" if ok else f"pip install 'torch>={OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}'",
-    )
+    found = f"{version}, {f'for CUDA {cuda}' if cuda else 'for the CPU'}"
+    return DoctorFinding(area="software", name="torch's build", found=found)
 
 
 def _cpu() -> list[DoctorFinding]:
     quick = cpu_has_bfloat16()
     return [
-        DoctorFinding(area="cpu", name="cores", found=f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads"),
+        DoctorFinding(
+            area="cpu", name="cores", found=f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads"
+        ),
         DoctorFinding(area="cpu", name="instructions", found=instructions(platform.machine(), _cpu_has)),
         DoctorFinding(
             area="cpu",
@@ -97,7 +91,7 @@ def _cpu_has(question: str) -> bool:
 
 
 def instructions(machine: str, has: Callable[[str], bool]) -> str:
-    """Those that decide how fast Brook is."""
+    """List the CPU instructions that decide how fast Brook is."""
     found = [name for name, question in INSTRUCTIONS.items() if has(question)]
     return f"{machine}: {', '.join(found) or 'none of ' + ', '.join(INSTRUCTIONS)}"
 
@@ -107,16 +101,27 @@ def check_memory(free: int) -> DoctorFinding:
     brook = MODELS["brook"]
     least = least_bytes(brook, brook.stream, torch.float32, text="none")
     ok = free >= least
-    fix = "" if ok else f"Brook alone needs {least / GIB:.1f} GiB: close other programs, or use a larger machine"
-    return DoctorFinding(area="cpu", name="memory", found=f"{free / GIB:.1f} GiB free", ok=ok, needed=True, fix=fix)
+    fix = (
+        ""
+        if ok
+        else f"Brook alone needs {least / GIB:.1f} GiB: close other programs, or use a larger machine"
+    )
+    return DoctorFinding(
+        area="cpu", name="memory", found=f"{free / GIB:.1f} GiB free", ok=ok, needed=True, fix=fix
+    )
 
 
 def find_cuda() -> Cuda:
-    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
+    devices = [
+        torch.device("cuda", index)
+        for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    ]
     return Cuda(
         build=torch.version.cuda,
         driver=DRIVER.read_text().strip() if DRIVER.exists() else None,
-        devices=tuple(f"{torch.cuda.get_device_name(each)}, {free_bytes(each) / GIB:.1f} GiB free" for each in devices),
+        devices=tuple(
+            f"{torch.cuda.get_device_name(each)}, {free_bytes(each) / GIB:.1f} GiB free" for each in devices
+        ),
         cudnn=cuda_backends.cudnn_sdp_enabled() and torch.backends.cudnn.is_available(),
         triton=has_triton(),
         nvcc=shutil.which("nvcc") is not None,
@@ -126,7 +131,10 @@ def find_cuda() -> Cuda:
 def check_gpus(cuda: Cuda) -> list[DoctorFinding]:
     if not cuda.devices:
         return [_no_gpu(cuda)]
-    devices = [DoctorFinding(area="gpu", name=f"cuda:{index}", found=found) for index, found in enumerate(cuda.devices)]
+    devices = [
+        DoctorFinding(area="gpu", name=f"cuda:{index}", found=found)
+        for index, found in enumerate(cuda.devices)
+    ]
     return [
         *devices,
         DoctorFinding(area="gpu", name="driver", found=cuda.driver or "of an unknown version"),
@@ -149,28 +157,47 @@ def check_gpus(cuda: Cuda) -> list[DoctorFinding]:
             name="nvcc",
             found="yes" if cuda.nvcc else "not on the path",
             ok=cuda.nvcc,
-            fix="" if cuda.nvcc else "install the CUDA toolkit: on Hopper the VAE's own convolution is built with it",
+            fix=""
+            if cuda.nvcc
+            else "install the CUDA toolkit: on Hopper the VAE's own convolution is built with it",
         ),
     ]
 
 
 def _no_gpu(cuda: Cuda) -> DoctorFinding:
     if cuda.driver is None:
-        found = "no NVIDIA GPU or driver" if cuda.build else "no NVIDIA driver, and this build of torch has no CUDA"
-        fix = f"small models stream on the CPU; for a Wan model use a machine with an NVIDIA GPU, its driver, and: {CUDA_TORCH}"
+        found = (
+            "no NVIDIA GPU or driver"
+            if cuda.build
+            else "no NVIDIA driver, and this build of torch has no CUDA"
+        )
+        fix = (
+            "small models stream on the CPU; for a Wan model use a machine with an NVIDIA GPU, its "
+            f"driver, and: {CUDA_TORCH}"
+        )
     elif cuda.build is None:
-        found, fix = f"driver {cuda.driver}, but this build of torch has no CUDA", CUDA_TORCH
+        found = f"driver {cuda.driver}, but this build of torch has no CUDA"
+        fix = CUDA_TORCH
     else:
         found = f"driver {cuda.driver}, but torch for CUDA {cuda.build} sees no GPU"
-        fix = "update the driver to one for that CUDA, or let the container see the GPU (docker run --gpus all)"
+        fix = (
+            "update the driver to one for that CUDA, or let the container see the GPU (docker run --gpus all)"
+        )
     return DoctorFinding(area="gpu", name="cuda", found=found, ok=False, fix=fix)
 
 
 def _compiler() -> list[DoctorFinding]:
-    """Whether this build of torch compiles the blocks whole; a graph break is named with the line it stands at."""
+    """Check that this build of torch compiles the blocks whole; a graph break is reported with the line it is
+    at."""
     breaks = explain_blocks(CausalDiT(replace(MODELS["wan-tiny"].dit, layers=1)))
     found = [
-        DoctorFinding(area="compiler", name="graph break", found=line, ok=False, fix="let the compiler see what that line does")
+        DoctorFinding(
+            area="compiler",
+            name="graph break",
+            found=line,
+            ok=False,
+            fix="let the compiler see what that line does",
+        )
         for line in breaks
     ]
     return found or [DoctorFinding(area="compiler", name="blocks", found="compile whole")]
@@ -192,5 +219,7 @@ def _weights_of(model: str) -> DoctorFinding:
     missing = [part for part in ("dit", "vae", "text", "tokenizer") if not getattr(files, part)]
     if missing:
         fix = f"convert the missing parts into {folder} as well"
-        return DoctorFinding(area="weights", name=model, found=f"{folder}, without {', '.join(missing)}", ok=False, fix=fix)
+        return DoctorFinding(
+            area="weights", name=model, found=f"{folder}, without {', '.join(missing)}", ok=False, fix=fix
+        )
     return DoctorFinding(area="weights", name=model, found=str(folder))

@@ -1,4 +1,4 @@
-"""What `doctor` finds of video: which kinds of file this build of PyAV can write."""
+"""Checks of `doctor` for video: which kinds of file this build of PyAV can write."""
 
 from __future__ import annotations
 
@@ -12,5 +12,9 @@ def examine() -> list[DoctorFinding]:
 
 def check_codec(label: str, there: bool) -> DoctorFinding:
     return DoctorFinding(
-        area="video", name=label, found="yes" if there else "no", ok=there, fix="" if there else "reinstall av (PyAV)"
+        area="video",
+        name=label,
+        found="yes" if there else "no",
+        ok=there,
+        fix="" if there else "reinstall av (PyAV)",
     )

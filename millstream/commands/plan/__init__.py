@@ -1,1 +1,1 @@
-"""What `millstream plan` answers."""
+"""Answers of `millstream plan`."""

@@ -1,7 +1,7 @@
 """Alpha and beta between the ranks of this machine, fitted from all-reduces of several sizes.
 
-One process per GPU over NCCL; on a processor two processes over gloo. They meet through a file and always end: a group
-that does not answer within a minute is given up.
+One process per GPU over NCCL; on a processor two processes over gloo. They meet through a file and always
+end: a group that does not answer within a minute is given up.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ def fit_link(on: torch.device) -> Link | None:
 
 
 def fit_alpha_beta(seconds: Mapping[int, float], ranks: int) -> tuple[float, float]:
-    """A ring's `2(n-1) alpha + 2(n-1)/n bytes/beta` through the measurements: alpha from the smallest, beta from the slope."""
+    """A ring's `2(n-1) alpha + 2(n-1)/n bytes/beta` through the measurements: alpha from the smallest, beta
+    from the slope."""
     hops = 2 * (ranks - 1)
-    small, large = min(seconds), max(seconds)
+    small = min(seconds)
+    large = max(seconds)
     slope = max((seconds[large] - seconds[small]) / (large - small), 1e-15)
     return seconds[small] / hops * 1e6, hops / ranks / slope / 1e9
 
@@ -49,7 +51,9 @@ def _rank(rank: int, ranks: int, kind: str, meeting: str, out: str) -> None:
     if kind == "cuda":
         torch.cuda.set_device(rank)
     backend = "nccl" if kind == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=ranks, timeout=timedelta(minutes=1))
+    dist.init_process_group(
+        backend, init_method=meeting, rank=rank, world_size=ranks, timeout=timedelta(minutes=1)
+    )
     try:
         quickest = [_all_reduce_s(size, kind) for size in SIZES]
     finally:

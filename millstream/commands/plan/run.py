@@ -3,144 +3,54 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
-from millstream.commands.paths import models_folder
-from millstream.commands.plan.said import heading, legend, remedy_record, run_compare, show_remedies, verdict
-from millstream.core.config import GIB, TEMPORAL_STRIDE, ModelSpec, StreamConfig
-from millstream.core.errors import ConfigError, DeviceError
+from millstream.commands.plan.options import PlanOptions
+from millstream.commands.plan.plan_text import (
+    heading,
+    legend,
+    remedy_record,
+    run_compare,
+    show_remedies,
+    verdict,
+)
+from millstream.core.config import GIB
 from millstream.core.files import write_whole
-from millstream.core.presets import apply_schedule
-from millstream.core.topology import Topology
-from millstream.planner.cards.own import read_card
-from millstream.planner.cards.weights import NATIVE
-from millstream.planner.checkpoints import resolve_model
-from millstream.planner.hardware import Device, Fleet, parse_fleets
-from millstream.planner.judge import Plan, PlanAsk
-from millstream.planner.profile import read_profile
+from millstream.planner.answer_page import html_report
+from millstream.planner.hardware import Device
+from millstream.planner.judge import Plan
 from millstream.planner.questions.remedies import Remedy, remedies
 from millstream.planner.record import answer_record
-from millstream.planner.report import html_report
 from millstream.planner.search import PlanAnswer, largest, search
-from millstream.planner.software import SOFTWARE, Software, find_software
-from millstream.planner.workload import Precision, Workload
 
-DEFAULT_GPUS = "1xH200"
 SHOWN = 12
 """Plans on a terminal and in JSON: the best ones."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlanRequest:
-    """What a person asks, as they spell it."""
-
-    model: str
-    gpus: str
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    """Of the model's own stream."""
-    schedule: str | None = None
-    sessions: int = 1
-    first_frame_s: float | None = None
-    precision: str = "native"
-    software: str | None = None
-    batch: int = 1
-    video_in: bool = False
-    topology: str | None = None
-    price: float | None = None
-    profile: Path | None = None
-    gpu_file: Path | None = None
-    stream_batch: bool = False
-    commit: bool = True
-    guidance: bool = False
-    clip: int | None = None
-    """Pixel frames of a clip that is made at once."""
-    decoder: str = "full"
-    text_place: str = "device"
-    weights: str = NATIVE
-
-    def fleets(self) -> tuple[Fleet, ...]:
-        """That are to choose from; usually one. A card from a file is meant where nothing else is named."""
-        if self.profile is not None and not self.profile.is_file():
-            raise DeviceError(f"{self.profile} does not exist; write it with millstream plan calibrate --out")
-        own = None if self.gpu_file is None else read_card(self.gpu_file)
-        gpus = f"1x{own.name}" if own is not None and self.gpus == DEFAULT_GPUS else self.gpus
-        return parse_fleets(gpus, price=self.price, here=read_profile(self.profile or profile_path()), own=own)
-
-    def ask(self) -> PlanAsk:
-        """Of the one kind of card that is named."""
-        fleets = self.fleets()
-        if len(fleets) > 1:
-            raise ConfigError(f"this is of one kind of card; --gpus {self.gpus} are several")
-        return self.ask_of(fleets[0])
-
-    def ask_of(self, fleet: Fleet) -> PlanAsk:
-        spec = resolve_model(self.model)
-        if self.precision not in ("native", "fp8"):
-            raise ConfigError(f"--precision must be native or fp8, got {self.precision!r}")
-        work = Workload(
-            spec=spec,
-            stream=self._stream(spec),
-            precision=cast(Precision, self.precision),
-            software=find_software(self.software) if self.software else _own_software(fleet.device),
-            batch=self.batch,
-            video_in=self.video_in,
-            stream_batch=self.stream_batch,
-            commit=self.commit,
-            guidance=self.guidance,
-            whole_clip=self.clip is not None,
-            decoder=self.decoder,
-            text_place=self.text_place,
-            weights=self.weights,
-        )
-        first = None if self.first_frame_s is None else 1e3 * self.first_frame_s
-        return PlanAsk(
-            work=work,
-            fleet=fleet,
-            sessions=max(self.sessions, self.batch) if self.sessions > 0 else self.sessions,
-            first_frame_ms=first,
-        )
-
-    def _stream(self, spec: ModelSpec) -> StreamConfig:
-        stream = apply_schedule(spec.stream, self.schedule) if self.schedule else spec.stream
-        if self.clip is None:
-            return replace(stream, **self.changes)
-        if not 1 <= self.clip <= 1024 or self.clip % TEMPORAL_STRIDE != 1:
-            raise ConfigError(f"--clip must be 1 to 1024 frames, 4 times a number and one more, such as 81, got {self.clip}")
-        latents = 1 + self.clip // TEMPORAL_STRIDE
-        return replace(stream, **{**self.changes, "frames_per_chunk": latents, "window": latents, "sink": 0, "anchor": "off"})
-
-
-def _own_software(device: Device) -> Software:
-    """What `millstream serve` would run there; on a mesh the plain path, see `Workload.on`."""
-    return device.fitted or SOFTWARE["processor" if device.processor else "fast"]
-
-
-def profile_path() -> Path:
-    """Where this machine's calibration lies."""
-    return models_folder().parent / "profile.json"
-
-
-def run_plan(request: PlanRequest, *, most: str | None, html: Path | None, as_json: bool) -> bool:
-    """Print the answer; whether some plan holds."""
-    fleets = request.fleets()
-    ask = request.ask_of(fleets[0])
-    only = Topology.parse(request.topology) if request.topology else None
+def run_plan(options: PlanOptions) -> bool:
+    """Print the answer; return whether some plan holds."""
+    fleets = options.fleets()
+    ask = options.ask_of(fleets[0])
+    only = options.only
+    most = options.most
+    html = options.html
     if len(fleets) > 1:
-        return run_compare(ask, fleets, only=only, most=most, html=html, as_json=as_json)
+        return run_compare(ask, fleets, only=only, most=most, html=html, as_json=options.as_json)
     found = None if most is None else largest(ask, most, only=only)
     answer = found[1] if found else search(ask, only=only)
     helps = () if answer.best.holds or most is not None else remedies(ask, only=only)
     if html is not None:
         write_whole(html, html_report(answer))
-    if as_json:
+    if options.as_json:
         record = {**answer_record(answer, shown=SHOWN), "remedies": [remedy_record(each) for each in helps]}
-        print(json.dumps(record if most is None else {**record, "max": {most: found[0] if found else None}}, indent=2))
+        print(
+            json.dumps(
+                record if most is None else {**record, "max": {most: found[0] if found else None}}, indent=2
+            )
+        )
     else:
         if most is not None:
             print(_most_line(most, found, answer))
@@ -172,14 +82,20 @@ def show(answer: PlanAnswer, console: Console, helps: Sequence[Remedy] = ()) -> 
 
 def show_parts(plan: Plan, console: Console) -> None:
     """Where the time of a chunk and the memory of a device go."""
-    call, time = plan.time.call, plan.time
+    call = plan.time.call
+    time = plan.time
     console.print(f"\n{plan.layout} with {plan.work.software.name} kernels, taken apart", highlight=False)
     table = Table("a chunk", "ms", box=None)
     parts = {"products": call.products, "attention": call.attention, "between products": call.elementwise}
     parts["communication"] = call.communication
     for name, each in parts.items():
         table.add_row(f"{name} ({time.calls:.1f} calls)", f"{time.calls * each:.1f}")
-    beside = {"VAE decode": time.decode_ms, "VAE encode": time.encode_ms, "host": time.host_ms, "transport": time.transport_ms}
+    beside = {
+        "VAE decode": time.decode_ms,
+        "VAE encode": time.encode_ms,
+        "host": time.host_ms,
+        "transport": time.transport_ms,
+    }
     for name, ms in beside.items():
         if ms:
             table.add_row(name, f"{ms:.1f}")
@@ -197,7 +113,7 @@ def show_parts(plan: Plan, console: Console) -> None:
 
 
 def show_device(device: Device) -> None:
-    """What a machine reaches."""
+    """Show the rates that a machine reaches."""
     rates = device.rates
     table = Table(device.name, "measured", box=None)
     table.add_row("memory", f"{device.memory_gib:.1f} GiB")
@@ -211,7 +127,9 @@ def show_device(device: Device) -> None:
         table.add_row(f"convolution over time, {width} channels", f"{rate:.3g} TFLOP/s")
     table.add_row("copy", f"{1e3 * rates.bandwidth_tb_s:.3g} GB/s")
     table.add_row("launch", f"{rates.launch_us:.2g} us")
-    table.add_row(device.link.name, f"{device.link.alpha_us:.3g} us + bytes / {device.link.beta_gb_s:.3g} GB/s")
+    table.add_row(
+        device.link.name, f"{device.link.alpha_us:.3g} us + bytes / {device.link.beta_gb_s:.3g} GB/s"
+    )
     Console().print(table)
 
 
@@ -221,7 +139,9 @@ def _row(plan: Plan, *, on_front: bool) -> tuple[str, ...]:
         f"{mark} {plan.layout}",
         f"{plan.fps:.1f}" if plan.fps >= 1 else f"{plan.fps:.2g}",
         f"{plan.time.first_frame_ms / 1e3:.2f} s",
-        f"{plan.time.period_ms:.0f} ms" if plan.time.period_ms < 1e4 else f"{plan.time.period_ms / 1e3:.0f} s",
+        f"{plan.time.period_ms:.0f} ms"
+        if plan.time.period_ms < 1e4
+        else f"{plan.time.period_ms / 1e3:.0f} s",
         f"{100 * plan.memory_share:.0f}%",
         str(plan.sessions_per_replica),
         f"{plan.replicas} x {plan.layout.num_devices}",

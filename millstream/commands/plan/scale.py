@@ -5,30 +5,29 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from millstream.commands.plan.run import PlanRequest
-from millstream.commands.plan.said import heading
+from millstream.commands.plan.options import ScaleOptions
+from millstream.commands.plan.plan_text import heading
 from millstream.core.errors import ConfigError
 from millstream.core.files import write_whole
-from millstream.planner.drawing import curves
-from millstream.planner.page import page
 from millstream.planner.questions.scale import Rung, Stall, scaling, stall
+from millstream.report.page import page
+from millstream.report.svg import curves
 
 
-def run_plan_scale(request: PlanRequest, *, html: Path | None, as_json: bool) -> None:
-    if request.topology is not None:
+def run_plan_scale(options: ScaleOptions) -> None:
+    if options.topology is not None:
         raise ConfigError("every topology is tried here; leave --topology out")
-    ask = request.ask()
+    ask = options.ask()
     rungs = scaling(ask)
     end = stall(rungs)
-    if html is not None:
-        write_whole(html, _page(heading(ask)[0], rungs, end))
-    if as_json:
+    if options.html is not None:
+        write_whole(options.html, _page(heading(ask)[0], rungs, end))
+    if options.as_json:
         print(json.dumps({"rungs": [_record(rung) for rung in rungs], "stall": _stall_record(end)}, indent=2))
         return
     console = Console()
@@ -46,12 +45,17 @@ def said(rungs: Sequence[Rung], end: Stall | None) -> tuple[str, str]:
     last = rungs[-1]
     one = "one stream gets quicker up to the last of them"
     if end is not None:
-        one = f"one stream stalls at {end.devices} devices, twice as many gain {100 * end.gain:.0f}%: {end.why}"
+        one = (
+            f"one stream stalls at {end.devices} devices, twice as many gain {100 * end.gain:.0f}%: {end.why}"
+        )
     fewest = next((rung for rung in rungs if rung.streams), None)
     if fewest is None:
         return one, "none of them carries a stream at the promised rate"
     share = last.streams / last.devices
-    many = f"streams do not stall: replicas share nothing, {last.devices} devices carry {last.streams}, {share:.3g} each"
+    many = (
+        f"streams do not stall: replicas share nothing, {last.devices} devices carry {last.streams}, "
+        f"{share:.3g} each"
+    )
     return one, many
 
 

@@ -1,4 +1,5 @@
-"""`millstream plan simulate`: a plan with people on it, beside what the closed formulas say. Loads no torch."""
+"""`millstream plan simulate`: a plan with people on it, beside what the closed formulas say. Loads no
+torch."""
 
 from __future__ import annotations
 
@@ -8,37 +9,46 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from millstream.commands.plan.run import PlanRequest
+from millstream.commands.plan.fleet import admission_of
+from millstream.commands.plan.options import PlannedOptions
 from millstream.core.errors import ConfigError
-from millstream.core.topology import Topology
+from millstream.fleet.day import slots_of
 from millstream.planner.judge import Plan
 from millstream.planner.search import largest, search
 from millstream.planner.simulate import Outcome, Scenario, Simulation, quantile
 
 
-def run_plan_simulate(request: PlanRequest, scenario: Scenario, *, as_json: bool) -> None:
-    plan = whole_fleet(request)
+def run_plan_simulate(options: PlannedOptions, scenario: Scenario, *, as_json: bool) -> None:
+    plan = whole_fleet(options)
     if not plan.sessions_per_replica:
         raise ConfigError(f"no stream runs on {plan.layout}: {plan.shortfalls[0].said}")
-    outcome = Simulation(plan, scenario).run()
+    outcome = Simulation(plan, scenario, slots=admitted(plan)).run()
     if as_json:
         print(json.dumps(_record(plan, scenario, outcome), indent=2))
     else:
         show(plan, scenario, outcome, Console())
 
 
-def whole_fleet(request: PlanRequest) -> Plan:
+def whole_fleet(options: PlannedOptions) -> Plan:
     """The cheapest way to carry as many as these devices can."""
-    ask = request.ask()
-    only = Topology.parse(request.topology) if request.topology else None
-    found = largest(ask, "sessions", only=only)
-    return found[1].best if found else search(ask, only=only).best
+    ask = options.ask()
+    found = largest(ask, "sessions", only=options.only)
+    return found[1].best if found else search(ask, only=options.only).best
+
+
+def admitted(plan: Plan) -> int:
+    """Sessions that a replica's own admission lets in: it keeps a little of the device, so one fewer where a
+    plan is full."""
+    room, request = admission_of(plan)
+    assert room is not None, f"{plan.layout} holds a session and has no memory for one"
+    return slots_of(room, request, plan.time.busy_ms / 1e3)
 
 
 def show(plan: Plan, scenario: Scenario, outcome: Outcome, console: Console) -> None:
     console.print(
         f"{plan.ask.work.spec.name} on {plan.replicas} x {plan.layout} of {plan.ask.fleet.name}: "
-        f"{scenario.arrivals_per_minute:g} people a minute for {scenario.seconds / 60:g} minutes, each staying "
+        f"{scenario.arrivals_per_minute:g} people a minute for {scenario.seconds / 60:g} minutes, each "
+        "staying "
         f"{scenario.stay_s:g} s; simulated, not measured",
         highlight=False,
     )
@@ -48,7 +58,10 @@ def show(plan: Plan, scenario: Scenario, outcome: Outcome, console: Console) -> 
         table.add_row(name, _plain(simulated), "" if formula is None else _plain(formula))
     console.print(table)
     if not outcome.complete:
-        console.print("ended early: more chunks than a simulation takes; ask for fewer minutes or people", highlight=False)
+        console.print(
+            "ended early: more chunks than a simulation takes; ask for fewer minutes or people",
+            highlight=False,
+        )
 
 
 def _plain(number: float) -> str:
@@ -57,7 +70,8 @@ def _plain(number: float) -> str:
 
 
 def _record(plan: Plan, scenario: Scenario, outcome: Outcome) -> dict[str, Any]:
-    """Formulas: Little's law for the people there, a chunk's media time for the interval, chunk times for the load."""
+    """Formulas: Little's law for the people there, a chunk's media time for the interval, chunk times for the
+    load."""
     capacity = plan.sessions_per_replica * plan.replicas
     offered = scenario.arrivals_per_minute / 60 * scenario.stay_s
     work = plan.ask.work
@@ -78,4 +92,9 @@ def _record(plan: Plan, scenario: Scenario, outcome: Outcome) -> dict[str, Any]:
         "busiest stage, %": (100 * outcome.busy_share, 100 * load),
         "failures": (outcome.failures, None),
     }
-    return {"topology": str(plan.layout), "replicas": plan.replicas, "complete": outcome.complete, "compared": compared}
+    return {
+        "topology": str(plan.layout),
+        "replicas": plan.replicas,
+        "complete": outcome.complete,
+        "compared": compared,
+    }

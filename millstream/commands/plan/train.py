@@ -1,16 +1,18 @@
-"""`millstream plan train`: can this student be distilled with that teacher and critic on these devices? Loads no torch."""
+"""`millstream plan train`: can this student be distilled with that teacher and critic on these devices? Loads
+no torch."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 from rich.console import Console
 from rich.table import Table
 
-from millstream.commands.plan.run import profile_path
+from millstream.commands.paths import profile_path
+from millstream.commands.plan.options import PlanTrainOptions
 from millstream.core.config import GIB, Recompute, parse_size
 from millstream.planner.checkpoints import resolve_model
 from millstream.planner.hardware import parse_fleet
@@ -19,51 +21,30 @@ from millstream.planner.roles import RolePlacement, TrainAsk, placements
 from millstream.planner.training import Sharding
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainRequest:
-    """What a person asks, as they spell it."""
-
-    student: str
-    teacher: str
-    critic: str
-    gpus: str
-    size: str
-    frames: int
-    batch: int
-    zero: int
-    hybrid: int
-    offload: bool
-    recompute: str
-    ema: bool
-    lora: int
-    context: int
-    """Of a language model: tokens of a text."""
-    reward: str | None
-    answer: int
-
-    def ask(self) -> TrainAsk:
-        student, (height, width) = resolve_model(self.student), parse_size(self.size)
-        return TrainAsk(
-            student=student,
-            teacher=resolve_model(self.teacher),
-            critic=resolve_model(self.critic),
-            fleet=parse_fleet(self.gpus, here=read_profile(profile_path())),
-            stream=replace(student.stream, height=height, width=width),
-            frames=self.frames,
-            batch=self.batch,
-            sharding=Sharding(zero=self.zero, offload=self.offload),
-            hybrid=self.hybrid,
-            recompute=cast(Recompute, self.recompute),
-            ema=self.ema,
-            lora_rank=self.lora,
-        )
+def train_ask(options: PlanTrainOptions) -> TrainAsk:
+    student = resolve_model(options.student)
+    (height, width) = parse_size(options.size)
+    return TrainAsk(
+        student=student,
+        teacher=resolve_model(options.teacher),
+        critic=resolve_model(options.critic),
+        fleet=parse_fleet(options.gpus, here=read_profile(profile_path())),
+        stream=replace(student.stream, height=height, width=width),
+        frames=options.frames,
+        batch=options.batch,
+        sharding=Sharding(zero=options.zero, offload=options.offload),
+        hybrid=options.hybrid,
+        recompute=cast(Recompute, options.recompute),
+        ema=options.ema,
+        lora_rank=options.lora,
+    )
 
 
-def run_plan_train(request: TrainRequest, *, as_json: bool) -> bool:
-    """Print the placements, best first; whether one fits."""
-    ask = request.ask()
+def run_plan_train(options: PlanTrainOptions) -> bool:
+    """Print the placements, best first; return whether one fits."""
+    ask = train_ask(options)
     found = placements(ask)
-    if as_json:
+    if options.as_json:
         print(json.dumps([_record(placement) for placement in found], indent=2))
     else:
         show(ask, found, Console())
@@ -73,8 +54,10 @@ def run_plan_train(request: TrainRequest, *, as_json: bool) -> bool:
 def show(ask: TrainAsk, found: tuple[RolePlacement, ...], console: Console) -> None:
     adapters = f", LoRA rank {ask.lora_rank}" if ask.lora_rank else ""
     console.print(
-        f"{ask.student.name}{adapters} with teacher {ask.teacher.name} and critic {ask.critic.name} on {ask.fleet.name}: "
-        f"{ask.frames} frames at {ask.stream.height}x{ask.stream.width}, ZeRO-{ask.sharding.zero}, {ask.recompute} recompute",
+        f"{ask.student.name}{adapters} with teacher {ask.teacher.name} and critic {ask.critic.name} on "
+        f"{ask.fleet.name}: "
+        f"{ask.frames} frames at {ask.stream.height}x{ask.stream.width}, ZeRO-{ask.sharding.zero}, "
+        f"{ask.recompute} recompute",
         highlight=False,
     )
     placements_table(found, console)
@@ -82,7 +65,9 @@ def show(ask: TrainAsk, found: tuple[RolePlacement, ...], console: Console) -> N
 
 def placements_table(found: Sequence[RolePlacement], console: Console) -> None:
     """Best first, and what the best holds."""
-    table = Table("placement", "step s", "sync ms", "devices", "GiB a device", "host GiB", "what does not fit", box=None)
+    table = Table(
+        "placement", "step s", "sync ms", "devices", "GiB a device", "host GiB", "what does not fit", box=None
+    )
     for placement in found:
         for index, group in enumerate(placement.groups):
             first = index == 0

@@ -27,28 +27,38 @@ class PlannedSettings:
     """As `--precision` says it."""
     batch: int
     stream: StreamConfig
-    """What a session is unless it asks for something else."""
+    """Stream of a session that does not ask for another."""
     replicas: int
-    """That the plan counts on; one server is one of them."""
+    """Replicas that the plan counts on; one server is one of them."""
 
 
 def settings_of(path: Path) -> PlannedSettings:
-    """Of the best plan in the file. One that does not hold its promise is refused, and so is what cannot be served."""
+    """Read the settings of the best plan in the file. A plan that does not hold its promise, or cannot be
+    served, is refused."""
     record = _read(path)
     try:
-        ask, best = record["ask"], record["plans"][0]
+        ask = record["ask"]
+        best = record["plans"][0]
         missing = [str(line) for line in best["missing"]]
-        precision, model, topology = str(ask["precision"]), str(ask["model"]), Topology.parse(str(best["topology"]))
-        batch, replicas = int(ask["batch"]), int(best["replicas"])
+        precision = str(ask["precision"])
+        model = str(ask["model"])
+        topology = Topology.parse(str(best["topology"]))
+        batch = int(ask["batch"])
+        replicas = int(best["replicas"])
         _check_served(ask)
         find_model(model)
         stream = msgspec.convert(ask["stream"], StreamConfig)
     except MillstreamError as error:
         raise ConfigError(f"the plan in {path} cannot be served: {error}") from None
     except (KeyError, IndexError, TypeError, ValueError, msgspec.ValidationError) as error:
-        raise ConfigError(f"{path} is not a whole plan (no {error}); write it again with millstream plan --json") from None
+        raise ConfigError(
+            f"{path} is not a whole plan (no {error}); write it again with millstream plan --json"
+        ) from None
     if missing:
-        raise ConfigError(f"the plan in {path} does not hold its promise: {missing[0]}; ask for less, or serve without --plan")
+        raise ConfigError(
+            f"the plan in {path} does not hold its promise: {missing[0]}; ask for less, or serve without "
+            "--plan"
+        )
     return PlannedSettings(
         model=model,
         topology=topology,
@@ -59,16 +69,25 @@ def settings_of(path: Path) -> PlannedSettings:
     )
 
 
-_SERVED = {"commit": True, "guidance": False, "whole_clip": False, "stream_batch": False, "vae": "full", "weights": "native"}
+_SERVED = {
+    "commit": True,
+    "guidance": False,
+    "whole_clip": False,
+    "stream_batch": False,
+    "vae": "full",
+    "weights": "native",
+}
 _SERVED |= {"text": "device"}
-"""What a server of this engine does without being told otherwise; what else can be planned is what others run."""
+"""What a server of this engine does without being told otherwise; what else can be planned is what others
+run."""
 
 
 def _check_served(ask: Mapping[str, Any]) -> None:
     other = [name for name, usual in _SERVED.items() if ask.get(name, usual) != usual]
     if other:
         raise ConfigError(
-            f"it counts on {', '.join(f'{name} {ask[name]}' for name in other)}, which is planned for comparison only"
+            f"it counts on {', '.join(f'{name} {ask[name]}' for name in other)}, which is planned for "
+            "comparison only"
         )
 
 
@@ -81,6 +100,8 @@ def _read(path: Path) -> Mapping[str, Any]:
             raise ValueError("another format or version")
         return record
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}; write a plan with millstream plan --json") from None
-    except ValueError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}; write a plan with millstream plan --json"
+        ) from None
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not a plan ({error}); write one with millstream plan --json") from None

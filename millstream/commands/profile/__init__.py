@@ -1,1 +1,1 @@
-"""What `millstream profile` captures and reads."""
+"""Capture and reading of traces for `millstream profile`."""

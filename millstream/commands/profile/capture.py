@@ -1,6 +1,8 @@
-"""torch.profiler around some chunks of one rank, and the trace it leaves: of this process, or of a rank of the mesh.
+"""torch.profiler around some chunks of one rank, and the trace it leaves: of this process, or of a rank of
+the mesh.
 
-A trace appears whole. Shapes and memory are recorded, stacks are not: they are large, and nothing here reads them.
+A trace appears whole. Shapes and memory are recorded, stacks are not: they are large, and nothing here reads
+them.
 """
 
 from __future__ import annotations
@@ -27,9 +29,12 @@ class TraceRecorder:
     """One capture: from `begin` to `end`, once."""
 
     def __init__(self, stopwatch: Stopwatch, device: torch.device) -> None:
-        self._stopwatch, self._device = stopwatch, device
+        self._stopwatch = stopwatch
+        self._device = device
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-        self._profiler = profile(activities=activities, record_shapes=True, profile_memory=True, acc_events=True)
+        self._profiler = profile(
+            activities=activities, record_shapes=True, profile_memory=True, acc_events=True
+        )
 
     def begin(self) -> None:
         self._stopwatch.annotate = True
@@ -72,7 +77,7 @@ def rank_path(out: Path, rank: int) -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankCapture:
-    """What ranks of a mesh are to capture. Travels to their processes."""
+    """Capture that ranks of a mesh are to make. It is sent to their processes."""
 
     out: Path
     ranks: tuple[int, ...]
@@ -92,7 +97,8 @@ class ProfiledGenerator(Generator):
         self._recording = False
 
     def run_together(self, parcels: Sequence[Parcel]) -> list[Delivery]:
-        envelope, capture = parcels[0].envelope, self._capture
+        envelope = parcels[0].envelope
+        capture = self._capture
         ours = self._recorder is not None and envelope.session_id == capture.session_id
         if ours and envelope.chunk_index == capture.first_chunk:
             assert self._recorder is not None, "checked above"

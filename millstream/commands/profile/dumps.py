@@ -1,4 +1,5 @@
-"""`millstream profile read` of what is no trace: snapshots of PyTorch's memory, and dumps of NCCL's flight recorder."""
+"""`millstream profile read` of what is no trace: snapshots of PyTorch's memory, and dumps of NCCL's flight
+recorder."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from millstream.core.errors import TraceError
-from millstream.profiler.dumps.flight import FlightReading, is_flight, read_flights
+from millstream.mesh.flight_recorder import FlightReading, is_flight, read_flights
 from millstream.profiler.dumps.plain import load_plain
 from millstream.profiler.dumps.snapshot import MemorySnapshot, is_snapshot, read_snapshot
 
@@ -50,13 +51,23 @@ def _read(paths: Sequence[Path]) -> MemorySnapshot | FlightReading:
         return flights
     if len(records) == 1 and is_snapshot(records[0]):
         return read_snapshot(records[0])
-    raise TraceError(f"{paths[0]} is neither a snapshot of memory (give one) nor a flight recorder's dump (give one a rank)")
+    raise TraceError(
+        f"{paths[0]} is neither a snapshot of memory (give one) nor a flight recorder's dump (give one a rank)"
+    )
 
 
 def _show_snapshot(found: MemorySnapshot, console: Console) -> None:
-    idle = f"{100 * found.idle_share:.0f}% of what is reserved lies idle, at most {found.largest_free_mib:.0f} MiB in one piece"
-    console.print(f"{found.allocated_mib:.0f} MiB held of {found.reserved_mib:.0f} reserved; {idle}", highlight=False)
-    console.print(f"at most {found.peak_mib:.0f} MiB while recorded, {found.out_of_memory} out of memory", highlight=False)
+    idle = (
+        f"{100 * found.idle_share:.0f}% of what is reserved lies idle, at most "
+        f"{found.largest_free_mib:.0f} MiB in one piece"
+    )
+    console.print(
+        f"{found.allocated_mib:.0f} MiB held of {found.reserved_mib:.0f} reserved; {idle}", highlight=False
+    )
+    console.print(
+        f"at most {found.peak_mib:.0f} MiB while recorded, {found.out_of_memory} out of memory",
+        highlight=False,
+    )
     table = Table("held by", "MiB", box=None)
     for name, size in found.owners:
         table.add_row(escape(name), f"{size:.1f}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -12,8 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from millstream.commands.plan.run import profile_path
+from millstream.commands.paths import profile_path
 from millstream.commands.profile.dumps import are_dumps, run_read_dumps
+from millstream.commands.profile.options import ProfileReadOptions
 from millstream.commands.wide_console import wide_console
 from millstream.core.errors import ConfigError
 from millstream.core.files import write_whole
@@ -23,54 +23,44 @@ from millstream.profiler.against_plan import ComparedLine, against_plan, read_pl
 from millstream.profiler.compilation import read_log
 from millstream.profiler.difference import TraceChange, compare
 from millstream.profiler.reading import Reading, read
+from millstream.profiler.reading_page import SAID, html_report
 from millstream.profiler.record import difference_record, reading_record
-from millstream.profiler.report import SAID, html_report
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReadRequest:
-    traces: Sequence[Path]
-    gpu: str | None = None
-    """Another device than the trace says."""
-    plan: Path | None = None
-    log: Path | None = None
-    """What the compiler wrote."""
-    stages: int | None = None
-    micro_batches: int | None = None
-
-    def read(self) -> Reading:
-        here = read_profile(profile_path())
-        if (self.stages is None) != (self.micro_batches is None):
-            raise ConfigError("--stages and --micro-batches go together: a bubble is predicted from both")
-        return read(
-            self.traces,
-            device=None if self.gpu is None else find_device(self.gpu, here=here),
-            here=here,
-            log=read_log(self.log) if self.log is not None else (),
-            stages=self.stages,
-            micro_batches=self.micro_batches,
-        )
+def read_traces(options: ProfileReadOptions) -> Reading:
+    here = read_profile(profile_path())
+    if (options.stages is None) != (options.micro_batches is None):
+        raise ConfigError("--stages and --micro-batches go together: a bubble is predicted from both")
+    return read(
+        options.traces,
+        device=None if options.gpu is None else find_device(options.gpu, here=here),
+        here=here,
+        log=read_log(options.log) if options.log is not None else (),
+        stages=options.stages,
+        micro_batches=options.micro_batches,
+    )
 
 
-def run_profile_read(request: ReadRequest, *, html: Path | None, as_json: bool) -> None:
-    if are_dumps(request.traces):
-        if html is not None:
+def run_profile_read(options: ProfileReadOptions) -> None:
+    if are_dumps(options.traces):
+        if options.html is not None:
             raise ConfigError("--html is for traces; leave it out for a snapshot or a flight recorder's dump")
-        run_read_dumps(request.traces, as_json=as_json)
+        run_read_dumps(options.traces, as_json=options.as_json)
         return
-    reading = request.read()
-    lines = against_plan(reading, read_plan(request.plan)) if request.plan is not None else ()
-    if html is not None:
-        write_whole(html, html_report(reading, lines))
-    if as_json:
+    reading = read_traces(options)
+    lines = against_plan(reading, read_plan(options.plan)) if options.plan is not None else ()
+    if options.html is not None:
+        write_whole(options.html, html_report(reading, lines))
+    if options.as_json:
         print(json.dumps(reading_record(reading, lines), indent=2))
     else:
         show(reading, lines, wide_console())
 
 
 def run_profile_diff(before: Path, after: Path, *, gate: float, as_json: bool) -> bool:
-    """Whether nothing that is gated got slower, or larger, by more than the gate."""
-    changes = compare(ReadRequest(traces=[before]).read(), ReadRequest(traces=[after]).read())
+    """Compare two traces. Return whether nothing that is gated got slower, or larger, by more than the
+    gate."""
+    changes = compare(*(read_traces(ProfileReadOptions(traces=[path])) for path in (before, after)))
     if as_json:
         print(json.dumps(difference_record(changes, gate), indent=2))
     else:
@@ -101,7 +91,9 @@ def show(reading: Reading, lines: Sequence[ComparedLine], console: Console) -> N
     if reading.diagnosis.others:
         table = Table("what else", "at most", "evidence", box=None)
         for finding in reading.diagnosis.others[:6]:
-            table.add_row(finding.name, f"{100 * finding.gain:.0f}%", finding.evidence[0] if finding.evidence else "")
+            table.add_row(
+                finding.name, f"{100 * finding.gain:.0f}%", finding.evidence[0] if finding.evidence else ""
+            )
         console.print(table)
     _show_wall(reading, console)
     _show_gaps(reading, console)
@@ -127,7 +119,9 @@ def _show_wall(reading: Reading, console: Console) -> None:
             table.add_row(said, *(f"{100 * rank.shares[name]:.0f}%" for rank in ranks))
     skew = reading.group.skew
     if skew.matched:
-        table.add_row("came last to collectives", *(f"{100 * skew.last.get(rank.rank, 0.0):.0f}%" for rank in ranks))
+        table.add_row(
+            "came last to collectives", *(f"{100 * skew.last.get(rank.rank, 0.0):.0f}%" for rank in ranks)
+        )
     table.add_row("ms", *(f"{rank.wall / 1e3:.0f}" for rank in ranks))
     console.print(table)
 
@@ -149,7 +143,9 @@ def _show_kernels(reading: Reading, console: Console) -> None:
     for k in reading.roofs[0].top[:6]:
         rate = (f"{k.tflops:.3g}", f"{k.gb_s:.4g}") if k.gb_s else ("", "")
         reached = "" if k.reached is None else f"{100 * k.reached:.0f}%"
-        table.add_row(escape(k.short[:60]), str(k.calls), f"{k.ms:.2f}", f"{100 * k.share:.0f}%", *rate, reached)
+        table.add_row(
+            escape(k.short[:60]), str(k.calls), f"{k.ms:.2f}", f"{100 * k.share:.0f}%", *rate, reached
+        )
     if table.row_count:
         console.print(table)
 
@@ -169,7 +165,9 @@ def _show_ceilings(reading: Reading, console: Console) -> None:
     table = Table("on the device", "kernels", "ms", "with shapes", "TFLOP/s", "GB/s", box=None)
     for found in reading.roofs[0].families:
         reached = (f"{found.tflops:.3g}", f"{found.gb_s:.4g}") if found.known_ms else ()
-        table.add_row(found.family, str(found.kernels), f"{found.ms:.1f}", f"{100 * found.known_share:.0f}%", *reached)
+        table.add_row(
+            found.family, str(found.kernels), f"{found.ms:.1f}", f"{100 * found.known_share:.0f}%", *reached
+        )
     device = reading.device
     if device is not None:
         reach = f"{device.rates.matmul_tflops:.3g}", f"{1e3 * device.rates.bandwidth_tb_s:.4g}"
@@ -203,7 +201,9 @@ def _show_compiler(reading: Reading, console: Console) -> None:
         said = f"{found.ms:.0f} ms compiling, {found.graphs} graphs, {found.recompiled} recompiled"
         console.print(f"rank {rank.rank}: {said}", highlight=False)
         for place in found.places[:8]:
-            console.print(f"  {place.kind} {place.where} x{place.times}: {place.reason}", highlight=False, markup=False)
+            console.print(
+                f"  {place.kind} {place.where} x{place.times}: {place.reason}", highlight=False, markup=False
+            )
 
 
 def _show_changes(changes: Sequence[TraceChange], gate: float, console: Console) -> None:
@@ -211,5 +211,12 @@ def _show_changes(changes: Sequence[TraceChange], gate: float, console: Console)
     for change in changes:
         said = "slower" if change.is_regression(gate) else "" if change.gated else "not gated"
         noise = f"{100 * change.noise:.1f}%"
-        table.add_row(change.what, f"{change.before:.2f}", f"{change.after:.2f}", f"{100 * change.share:+.1f}%", noise, said)
+        table.add_row(
+            change.what,
+            f"{change.before:.2f}",
+            f"{change.after:.2f}",
+            f"{100 * change.share:+.1f}%",
+            noise,
+            said,
+        )
     console.print(table)

@@ -1,7 +1,7 @@
 """`millstream profile run`: stream some chunks, the last of them under torch.profiler, and write what it saw.
 
-Bounded: so many chunks and no more. The chunks before are timed by spans alone, so the trace says how much slower the
-profiler made it.
+Bounded: so many chunks and no more. The chunks before are timed by spans alone, so the trace says how much
+slower the profiler made it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -19,11 +19,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._logging._internal import set_logs
 
+from millstream.commands.engine_from_options import resolve
 from millstream.commands.memory import plain_out_of_memory
-from millstream.commands.profile.capture import ProfiledGenerator, RankCapture, TraceRecorder, rank_path, write_trace
+from millstream.commands.profile.capture import (
+    ProfiledGenerator,
+    RankCapture,
+    TraceRecorder,
+    rank_path,
+    write_trace,
+)
+from millstream.commands.profile.options import ProfileOptions
 from millstream.core.config import StreamConfig
-from millstream.core.engine_config import EngineConfig
-from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
 from millstream.core.topology import FRONT, Topology
 from millstream.core.trace import chrome_trace
@@ -38,78 +44,45 @@ from millstream.session.session import Session
 if TYPE_CHECKING:
     from millstream.video.writer import VideoWriter
 
-MAX_CHUNKS = 64
-"""Under the profiler: a chunk of a large model is some twenty thousand events."""
 SESSION = "profile"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProfileRequest:
-    engine: EngineConfig
-    prompt: str
-    out: Path
-    schedule: str | None = None
-    changes: dict[str, Any] = field(default_factory=dict)
-    """Fields of StreamConfig that were given."""
-    chunks: int = 4
-    ranks: tuple[int, ...] | None = None
-    """Whose traces; None: all."""
-    clip: Path | None = None
-    """Write the video too, as part of what is profiled."""
-    spans_only: bool = False
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.chunks <= MAX_CHUNKS:
-            raise ConfigError(f"--chunks must be 1 to {MAX_CHUNKS}: a trace is large and few chunks tell, got {self.chunks}")
-        if not self.out.name.endswith((".json", ".json.gz")):
-            raise ConfigError(f"--out must end in .json or .json.gz, got {self.out.name!r}")
-        if self.out.is_dir():
-            raise ConfigError(f"{self.out} is a folder; choose another --out")
-        topology = self.engine.topology
-        unknown = set(self.chosen) - set(range(topology.world_size))
-        if unknown or not self.chosen:
-            raise ConfigError(f"--ranks must be of 0 to {topology.world_size - 1} on {topology}, got {self.ranks}")
-        if self.spans_only and not topology.is_local:
-            raise ConfigError("--spans are of one process; leave --topology out")
-
-    @property
-    def chosen(self) -> tuple[int, ...]:
-        return tuple(range(self.engine.topology.world_size)) if self.ranks is None else self.ranks
-
-    def path(self, rank: int) -> Path:
-        return self.out if self.engine.topology.is_local else rank_path(self.out, rank)
-
-
-def run_profile(request: ProfileRequest) -> list[Path]:
+def run_profile(options: ProfileOptions) -> list[Path]:
     """Where the traces lie, one a rank."""
-    spec = find_model(request.engine.model)
-    config = stream_config(spec.stream, request.schedule, **request.changes)
-    request.engine.topology.check(spec.dit)
+    options.check()
+    on = resolve(options)
+    spec = find_model(on.model)
+    config = stream_config(spec.stream, options.schedule, **options.changes())
+    on.topology.check(spec.dit)
     warm_up = 1 + config.chunks_to_fill  # until the window is full, and one more
-    warm_up += chunks_before(len(config.steps)) if request.engine.speed.graphs else 0
+    warm_up += chunks_before(len(config.steps)) if on.speed.graphs else 0
     capture = RankCapture(
-        out=request.out,
-        ranks=request.chosen,
+        out=options.out,
+        ranks=options.chosen,
         session_id=SESSION,
-        first_chunk=warm_up + request.chunks,
-        chunks=request.chunks,
-        about={"model": spec.name, "topology": str(request.engine.topology)},
+        first_chunk=warm_up + options.chunks,
+        chunks=options.chunks,
+        about={"model": spec.name, "topology": str(on.topology)},
     )
     run = partial(run_rank, make_generator=partial(ProfiledGenerator, capture=capture))
     with ExitStack() as stack, plain_out_of_memory():
-        engine = stack.enter_context(Engine(request.engine, launch=partial(launcher, run=run)))
-        session = stack.enter_context(engine.session(request.prompt, config=config, session_id=SESSION))
-        writer = stack.enter_context(_writer(request.clip, config.fps)) if request.clip else None
+        engine = stack.enter_context(Engine(on, launch=partial(launcher, run=run)))
+        session = stack.enter_context(engine.session(options.prompt, config=config, session_id=SESSION))
+        writer = stack.enter_context(_writer(options.clip, config.fps)) if options.clip else None
         compiler = stack.enter_context(hear_the_compiler())
         streamed = _Streamed(engine, session, writer)
         streamed.chunks(warm_up)
-        about = {**_about(engine, config, request.engine.topology), "chunk_ms": median(streamed.chunks(request.chunks))}
-        if request.spans_only:
+        about = {**_about(engine, config, on.topology), "chunk_ms": median(streamed.chunks(options.chunks))}
+        if options.spans:
             text = json.dumps(chrome_trace(engine.parts.stopwatch.spans, metadata=about))
-            write_trace(request.out, lambda _: text.encode())
+            write_trace(options.out, lambda _: text.encode())
         else:
-            _capture_front(request, streamed, about, compiler)
-    return [request.path(rank) for rank in request.chosen]
+            _capture_front(options, streamed, about, compiler)
+    return [_path(options, rank) for rank in options.chosen]
+
+
+def _path(options: ProfileOptions, rank: int) -> Path:
+    return options.out if Topology.parse(options.topology).is_local else rank_path(options.out, rank)
 
 
 def _writer(path: Path, fps: float) -> VideoWriter:
@@ -118,16 +91,18 @@ def _writer(path: Path, fps: float) -> VideoWriter:
     return VideoWriter(path, fps=fps, overwrite=True)
 
 
-def _capture_front(request: ProfileRequest, streamed: _Streamed, about: dict[str, Any], compiler: CompilerLog) -> None:
+def _capture_front(
+    options: ProfileOptions, streamed: _Streamed, about: dict[str, Any], compiler: CompilerLog
+) -> None:
     """The chunks that all chosen ranks record, the front's own trace among them if it is chosen."""
-    if FRONT not in request.chosen:
-        streamed.chunks(request.chunks)
+    if FRONT not in options.chosen:
+        streamed.chunks(options.chunks)
         return
     recorder = TraceRecorder(streamed.engine.parts.stopwatch, streamed.engine.device)
     recorder.begin()
-    slower = median(streamed.chunks(request.chunks)) / about["chunk_ms"]
+    slower = median(streamed.chunks(options.chunks)) / about["chunk_ms"]
     heard = [asdict(place) for place in compiler.places()]
-    recorder.end(request.path(FRONT), {**about, "slower_than_unprofiled": slower, "compiler": heard})
+    recorder.end(_path(options, FRONT), {**about, "slower_than_unprofiled": slower, "compiler": heard})
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +143,8 @@ def _about(engine: Engine, config: StreamConfig, topology: Topology) -> dict[str
 @contextmanager
 def hear_the_compiler() -> Iterator[CompilerLog]:
     """Hears of graph breaks and recompilations, and gives the compiler's log back as it was."""
-    heard, handler = CompilerLog(), _Ear()
+    heard = CompilerLog()
+    handler = _Ear()
     handler.heard = heard
     logger = logging.getLogger("torch._dynamo")
     set_logs(graph_breaks=True, recompiles=True)

@@ -1,1 +1,1 @@
-"""What `millstream train` runs."""
+"""Training runs of `millstream train`."""

@@ -1,4 +1,5 @@
-"""Which videos there are and what is said of each: text files beside them, or one list as csv, jsonl or lines with tabs."""
+"""Videos with their captions: text files beside them, or one list as csv, jsonl or lines
+with tabs."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ NO_CAPTION = "it has no caption"
 NOT_UTF_8 = "its caption is not text in UTF-8; save it as that"
 SILENT = {NO_CAPTION, NOT_UTF_8}
 """Why nothing is said of a video."""
-HOW = "put a text file with the same name beside each video, or name a list: a csv or jsonl with `file` and `caption`"
+HOW = (
+    "put a text file with the same name beside each video, or name a list: a csv or jsonl with `file` and "
+    "`caption`"
+)
 
 
 class CaptionedVideo(NamedTuple):
@@ -42,7 +46,9 @@ def find_videos(source: Path) -> list[CaptionedVideo]:
     if not found:
         raise ConfigError(f"{source} names no video ({', '.join(sorted(VIDEOS))})")
     if not any(video.caption for video in found):
-        why = next((f" ({each.path.name}: {each.why_silent})" for each in found if each.why_silent != NO_CAPTION), "")
+        why = next(
+            (f" ({each.path.name}: {each.why_silent})" for each in found if each.why_silent != NO_CAPTION), ""
+        )
         raise ConfigError(f"no video of {source} has a caption{why}; {HOW}")
     return found
 
@@ -52,7 +58,9 @@ def _beside(folder: Path) -> Iterator[CaptionedVideo]:
         if path.suffix.lower() in VIDEOS and path.is_file():
             said = path.with_suffix(".txt")
             try:
-                yield CaptionedVideo(path, _one_line(said.read_text(encoding="utf-8-sig")) if said.is_file() else "")
+                yield CaptionedVideo(
+                    path, _one_line(said.read_text(encoding="utf-8-sig")) if said.is_file() else ""
+                )
             except (OSError, UnicodeDecodeError):
                 yield CaptionedVideo(path, "", NOT_UTF_8)
 
@@ -89,7 +97,9 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[int, tuple[str, str]]]:
             row = None
         if not isinstance(row, dict):
             raise ConfigError(f"{path}, line {number}: not a JSON object")
-        caption = next((row[name] for name in CAPTION_COLUMNS if row.get(name)), "")  # one that lacks it is left out alone
+        caption = next(
+            (row[name] for name in CAPTION_COLUMNS if row.get(name)), ""
+        )  # one that lacks it is left out alone
         yield number, (str(row[_column(path, row, FILE_COLUMNS)] or ""), str(caption))
 
 
@@ -105,7 +115,9 @@ def _column(path: Path, columns: object, known: tuple[str, ...]) -> str:
     for name in known:
         if name in columns:
             return name
-    raise ConfigError(f"{path} has no column {known[0]} (nor {', '.join(known[1:])}); it has {', '.join(columns) or 'none'}")
+    raise ConfigError(
+        f"{path} has no column {known[0]} (nor {', '.join(known[1:])}); it has {', '.join(columns) or 'none'}"
+    )
 
 
 def _one_line(text: str) -> str:

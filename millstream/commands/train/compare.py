@@ -1,4 +1,5 @@
-"""`millstream train compare RUN RUN`: curves, speed and memory of fine-tuning runs side by side, in one HTML file."""
+"""`millstream train compare RUN RUN`: curves, speed and memory of fine-tuning runs side by side, in one HTML
+file."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from millstream.commands.train.run_folder import RECIPE, RUN, flat_settings
 from millstream.commands.train.streams import SAMPLES
 from millstream.core.errors import ConfigError
 from millstream.core.files import Staging
-from millstream.planner.drawing import curves
-from millstream.planner.page import Row, page, table
-from millstream.trainer.tuning.run import CURVE
+from millstream.report.page import Row, page, table
+from millstream.report.svg import curves
+from millstream.train.finetune.run import CURVE
 
 LOSSES = ("flow", "ode", "consistency", "match", "critic")
 
@@ -70,7 +71,7 @@ class Curve(NamedTuple):
 
     @property
     def loss_name(self) -> str:
-        """Of the student's, whatever its method calls it."""
+        """Name of the student's loss, whatever its method calls it."""
         return next(name for name in LOSSES if any(name in line for line in self.lines))
 
     @property
@@ -78,8 +79,11 @@ class Curve(NamedTuple):
         return self.series(self.loss_name)
 
     def by_minutes(self, name: str) -> list[tuple[float, float]]:
-        """Of work: where a run was taken up again its clock begins anew, and goes on here."""
-        found, before, last = list[tuple[float, float]](), 0.0, 0.0
+        """Return a series over minutes of work: the clock of a run that was resumed begins anew, and goes on
+        here."""
+        found = list[tuple[float, float]]()
+        before = 0.0
+        last = 0.0
         for line in self.lines:
             before += last if line["seconds"] < last else 0.0
             last = line["seconds"]
@@ -98,7 +102,18 @@ def compare(folders: Sequence[Path], out: Path) -> list[str]:
     if len({folder.resolve() for folder in folders}) < 2:
         raise ConfigError("name two runs or more: millstream train compare RUN RUN")
     runs = [_read(folder) for folder in folders]
-    heads = ("run", "ranks", "steps", "last loss", "lowest", "steps/s", "tokens/s", "data", "peak GiB", "left out")
+    heads = (
+        "run",
+        "ranks",
+        "steps",
+        "last loss",
+        "lowest",
+        "steps/s",
+        "tokens/s",
+        "data",
+        "peak GiB",
+        "left out",
+    )
     rows = [Row(cells=_cells(run)) for run in runs]
     parts = [
         "<h1>Runs compared</h1>",
@@ -117,8 +132,10 @@ def compare(folders: Sequence[Path], out: Path) -> list[str]:
 
 
 def _cells(run: Curve) -> list[str]:
-    rate, losses = run.steps_per_second, [loss for _, loss in run.loss]
-    tokens, waiting = run.tokens_per_second, run.waiting
+    rate = run.steps_per_second
+    losses = [loss for _, loss in run.loss]
+    tokens = run.tokens_per_second
+    waiting = run.waiting
     parallel = run.record["configuration"]["parallel"]
     return [
         run.name,
@@ -145,7 +162,7 @@ def _samples(runs: Sequence[Curve]) -> Iterator[str]:
 
 
 def _settings(runs: Sequence[Curve]) -> Iterator[str]:
-    """What differs, then all of it for whoever asks."""
+    """Yield a table of the settings that differ, then a folded one of all."""
     settings = [run.settings() for run in runs]
     every = dict.fromkeys(name for each in settings for name in each)
     rows = {name: [each.get(name, "") for each in settings] for name in every}
@@ -162,7 +179,9 @@ def _read(folder: Path) -> Curve:
         recipe = msgspec.toml.decode((folder / RECIPE).read_bytes())
         lines = [json.loads(line) for line in (folder / CURVE).read_text().splitlines()]
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder} is no run of `millstream train RECIPE` ({type(error).__name__})") from None
+        raise ConfigError(
+            f"{folder} is no run of `millstream train RECIPE` ({type(error).__name__})"
+        ) from None
     if not lines:
         raise ConfigError(f"{folder} has not come to its first step yet")
     sheets = sorted((folder / SAMPLES).glob("*.png"))

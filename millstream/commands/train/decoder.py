@@ -1,4 +1,5 @@
-"""`millstream train decoder`: the thin decoder that shows Brook's pictures on CPUs, distilled from its own."""
+"""`millstream train decoder`: the thin decoder that shows Brook's pictures on CPUs, distilled from its
+own."""
 
 from __future__ import annotations
 
@@ -17,28 +18,35 @@ from millstream.models.brook.files import thin_decoder_path
 from millstream.models.brook.thin import THIN, save_thin_decoder
 from millstream.models.brook.vae import BrookDecoder, BrookVAE
 from millstream.models.carry import Carry
-from millstream.trainer.data.captions import canonical_captions
-from millstream.trainer.data.scene import sample_scenes
-from millstream.trainer.evaluate.streams import latent_ticks, stream_latents
-from millstream.trainer.loop import train_stage
-from millstream.trainer.methods.thin_decoder import ThinDecoderMethod
-from millstream.trainer.methods.vae import psnr
-from millstream.trainer.plan import StagePlan
+from millstream.train.data.captions import canonical_captions
+from millstream.train.data.scene import sample_scenes
+from millstream.train.evaluate.streams import latent_ticks, stream_latents
+from millstream.train.loop import TurnTraining, train_stage
+from millstream.train.methods.thin_decoder import ThinDecoderMethod
+from millstream.train.methods.vae import psnr
+from millstream.train.plan import StagePlan
 
 SEED = 626262
-"""Of the scenes whose captions are streamed: neither those that training uses nor those that are judged."""
+"""Seed of the scenes whose captions are streamed: neither those used in training nor those that are
+judged."""
 CHUNKS = 16
-"""Of each stream that is learnt from: as long as it takes for what a stream forgets to be forgotten."""
+"""Chunks of each stream that is learnt from: long enough for what a stream forgets to be forgotten."""
 HELD_OUT = 8
 """Streams that are only compared."""
 
 
-def run_train_decoder(weights: str, out: Path, *, streams: int, steps: int, batch: int, device: str) -> Path | None:
+def run_train_decoder(
+    weights: str, out: Path, *, streams: int, steps: int, batch: int, device: str
+) -> Path | None:
     """The file that was written; None if it was stopped before its end. One that was begun goes on."""
     if streams <= HELD_OUT or min(steps, batch) < 1:
-        raise ConfigError(f"give more than {HELD_OUT} streams, and 1 or more steps and batch, got {streams}, {steps}, {batch}")
+        raise ConfigError(
+            f"give more than {HELD_OUT} streams, and 1 or more steps and batch, got {streams}, {steps}, "
+            f"{batch}"
+        )
     engine = Engine("brook", weights=weights, device=device)
-    model, config = engine.model, engine.stream_config()
+    model = engine.model
+    config = engine.stream_config()
     assert isinstance(model.vae, BrookVAE)
     prompts = canonical_captions(sample_scenes(streams, seed=SEED, held_out=False, device=engine.device))
     with counting_bar("streams", latent_ticks(streams, CHUNKS, engine.device)) as tick:
@@ -55,9 +63,8 @@ def run_train_decoder(weights: str, out: Path, *, streams: int, steps: int, batc
         with StageProgress(console) as progress:
             learnt = train_stage(
                 stage,
-                method,
+                TurnTraining(method, stage, seed=0, device=engine.device),
                 out,
-                seed=0,
                 device=engine.device,
                 report=lambda said: progress.add(stage.name, said),
                 on_asked=say_stopping,
@@ -65,12 +72,17 @@ def run_train_decoder(weights: str, out: Path, *, streams: int, steps: int, batc
         assert isinstance(learnt, BrookDecoder)
         path = out / thin_decoder_path(weights).name
         save_thin_decoder(path, learnt)
-        console.print(f"{_likeness(learnt, vae.decoder, raw_RFCYX[:HELD_OUT]):.1f} dB to the whole decoder's pictures")
+        console.print(
+            f"{_likeness(learnt, vae.decoder, raw_RFCYX[:HELD_OUT]):.1f} dB to the whole decoder's pictures"
+        )
         return path
     return None
 
 
 @torch.inference_mode()
 def _likeness(thin: BrookDecoder, thick: BrookDecoder, raw_RFCYX: torch.Tensor) -> float:
-    pictures = [torch.cat([decoder(one, Carry(())).clamp(-1, 1) for one in raw_RFCYX.split(1)]) for decoder in (thin, thick)]
+    pictures = [
+        torch.cat([decoder(one, Carry(())).clamp(-1, 1) for one in raw_RFCYX.split(1)])
+        for decoder in (thin, thick)
+    ]
     return psnr(*pictures)

@@ -1,10 +1,11 @@
-"""`millstream train eval`: streams of a trained Brook, judged by the classifier that learnt from renders alone."""
+"""`millstream train eval`: streams of a trained Brook, judged by the classifier that learnt from renders
+alone."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,18 +13,27 @@ from rich.console import Console
 from rich.table import Table
 
 from millstream.commands.engine_from_options import resolve
+from millstream.commands.options import ModelOptions
 from millstream.commands.progress import counting_bar
 from millstream.core.config import StreamConfig
-from millstream.core.engine_config import EngineConfig, EngineOptions
 from millstream.core.errors import ConfigError
 from millstream.core.files import write_whole
 from millstream.core.schedule import even_steps
 from millstream.engine.engine import Engine
-from millstream.trainer.data.vocabulary import CLASSES
-from millstream.trainer.evaluate.adherence import Adherence, Judgement, adherence_ticks, judge_prompts
-from millstream.trainer.evaluate.classifier import FRAMES, JUDGE, AttributeNet, load_classifier
-from millstream.trainer.evaluate.metrics import mean
-from millstream.trainer.evaluate.response import MODES, PROMPT, Response, draw_pairs, measure_response, response_ticks
+from millstream.report.plots import require_matplotlib
+from millstream.train.data.vocabulary import CLASSES
+from millstream.train.evaluate.adherence import Adherence, Judgement, adherence_ticks, judge_prompts
+from millstream.train.evaluate.classifier import FRAMES, JUDGE, AttributeNet, load_classifier
+from millstream.train.evaluate.metrics import mean
+from millstream.train.evaluate.plots import write_plots
+from millstream.train.evaluate.response import (
+    MODES,
+    PROMPT,
+    Response,
+    draw_pairs,
+    measure_response,
+    response_ticks,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,9 +55,13 @@ class EvalRequest:
 
     def __post_init__(self) -> None:
         if self.count < 2 or self.response_pairs < 0:
-            raise ConfigError(f"give at least 2 prompts and 0 switches, got {self.count} and {self.response_pairs}")
+            raise ConfigError(
+                f"give at least 2 prompts and 0 switches, got {self.count} and {self.response_pairs}"
+            )
         least = (FRAMES - 1) / 16
-        if self.seconds[0] < least or any(later <= earlier for earlier, later in itertools.pairwise(self.seconds)):
+        if self.seconds[0] < least or any(
+            later <= earlier for earlier, later in itertools.pairwise(self.seconds)
+        ):
             raise ConfigError(f"--seconds must rise from {least:g} or more, for example 2,10,30,120")
 
 
@@ -67,11 +81,18 @@ class Figures:
 
 
 def run_train_eval(request: EvalRequest) -> Figures:
-    write_plots = _plotter() if request.plots is not None else None  # what is missing is said now, not after minutes
-    asked = EngineConfig(model="brook", weights=(request.weights,), device=request.device)
-    engine = Engine(resolve(EngineOptions(engine=asked, precision=request.precision, fast="off")))
+    if request.plots is not None:
+        require_matplotlib("--plots")  # now, not after minutes
+    asked = ModelOptions(
+        weights=[request.weights], device=request.device, precision=request.precision, fast="off"
+    )
+    engine = Engine(resolve(asked))
     judge = load_classifier(request.classifier or JUDGE, engine.device)
-    config = engine.stream_config() if request.steps is None else engine.stream_config(steps=even_steps(request.steps))
+    config = (
+        engine.stream_config()
+        if request.steps is None
+        else engine.stream_config(steps=even_steps(request.steps))
+    )
     figures = Figures(
         weights=request.weights,
         fingerprint=engine.model.fingerprint(),
@@ -86,20 +107,30 @@ def run_train_eval(request: EvalRequest) -> Figures:
     if figures.response:
         Console().print(_response_table(figures.response))
     elif request.response_pairs:
-        Console().print("no response: at a glimpse the judge recognises none of the scenes that prompts switch to")
+        Console().print(
+            "no response: at a glimpse the judge recognises none of the scenes that prompts switch to"
+        )
     if request.out is not None:
         write_whole(request.out, json.dumps(asdict(figures), indent=2) + "\n")
-    if write_plots is not None and request.plots is not None:
+    if request.plots is not None:
         write_plots(request.plots, figures.adherence, figures.response)
     return figures
 
 
-def _adherence(engine: Engine, judge: AttributeNet, config: StreamConfig, request: EvalRequest) -> Iterator[Adherence]:
+def _adherence(
+    engine: Engine, judge: AttributeNet, config: StreamConfig, request: EvalRequest
+) -> Iterator[Adherence]:
     chunks = adherence_ticks(request.count, request.seconds[-1], config, engine.device)
     for name, held_out in (("seen", False), ("held out", True)):
         with counting_bar(name, chunks) as tick:
             yield judge_prompts(
-                engine.model, judge, config=config, held_out=held_out, count=request.count, seconds=request.seconds, tick=tick
+                engine.model,
+                judge,
+                config=config,
+                held_out=held_out,
+                count=request.count,
+                seconds=request.seconds,
+                tick=tick,
             )
 
 
@@ -112,18 +143,9 @@ def _responses(engine: Engine, judge: AttributeNet, config: StreamConfig, count:
             yield measure_response(engine.model, judge, pairs, mode, config=config, tick=tick)
 
 
-def _plotter() -> Callable[[Path, Sequence[Adherence], Sequence[Response]], list[Path]]:
-    try:
-        from millstream.trainer.evaluate.plots import write_plots
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        raise ConfigError("--plots needs matplotlib; install it: pip install 'millstream[plots]'") from None
-    return write_plots
-
-
 def _adherence_table(adherence: Sequence[Adherence]) -> Table:
-    """A column for each set of prompts at each moment; before them what the judge makes of renders: a poor judge shows."""
+    """A column for each set of prompts at each moment; before them what the judge makes of renders: a poor
+    judge shows."""
     columns: dict[str, dict[str, str]] = {}
     for each in adherence:
         shares = {"mean": mean(each.real), **each.real}
@@ -131,9 +153,15 @@ def _adherence_table(adherence: Sequence[Adherence]) -> Table:
         columns |= {f"{each.prompts}, {moment.second:g} s": _spelled(moment) for moment in each.moments}
     table = Table("", *columns, title="adherence, relative to renders")
     for name in ("mean", "95%", *CLASSES, "most lost", "distance", "edges", "flicker"):
-        table.add_row(name, *(cells.get(name, "") for cells in columns.values()), end_section=name in ("95%", "most lost"))
+        table.add_row(
+            name,
+            *(cells.get(name, "") for cells in columns.values()),
+            end_section=name in ("95%", "most lost"),
+        )
     starts = ", ".join(f"{each.prompts} {each.first_edges:.2f}" for each in adherence)
-    table.caption = f"edges and flicker relative to the VAE's reconstructions; edges of the first chunk: {starts}"
+    table.caption = (
+        f"edges and flicker relative to the VAE's reconstructions; edges of the first chunk: {starts}"
+    )
     return table
 
 
@@ -152,7 +180,13 @@ def _spelled(moment: Judgement) -> dict[str, str]:
 
 def _response_table(responses: Sequence[Response]) -> Table:
     table = Table(
-        "mode", "switches", "median", "mean", f"within {PROMPT}", "never", title="chunks until a switched prompt is recognised"
+        "mode",
+        "switches",
+        "median",
+        "mean",
+        f"within {PROMPT}",
+        "never",
+        title="chunks until a switched prompt is recognised",
     )
     for each in responses:
         shares = f"{each.median:g}", f"{each.mean:.2f}", f"{each.prompt:.0%}", str(each.never)

@@ -1,4 +1,5 @@
-"""What a training run shows while it runs: sheets of samples as files, and losses and sheets in TensorBoard if there."""
+"""Output of a training run while it runs: sheets of samples as files, and losses and sheets in TensorBoard if
+there."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from millstream.core.files import Staging
-from millstream.trainer.loop import StepReport
+from millstream.train.loop import StepReport
 from millstream.video.picture import png
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ class Gallery:
     def __enter__(self) -> Gallery:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._board is not None:
             self._board.close()
 

@@ -1,7 +1,8 @@
 """`millstream train data prepare`: from videos and captions to shards of latents and embeddings.
 
-A shard's worth of videos at a time; shards that are there are not made again, so that a run that ended early goes on, and
-several processes can each take a part. A video that cannot be used is listed with the reason and left out.
+A shard's worth of videos at a time; shards that are there are not made again, so that a run that ended early
+goes on, and several processes can each take a part. A video that cannot be used is listed with the reason and
+left out.
 Shapes: T pixel frames, H height, W width, F latent frames, C channels, Y and X latent rows and columns.
 """
 
@@ -39,8 +40,8 @@ from millstream.models.registry import LoadedModel, load_model
 from millstream.models.weights.fingerprint import fingerprint_of
 from millstream.ops.pixels import from_bytes
 from millstream.ops.precision import working_dtype
-from millstream.trainer.data.preview import as_bytes, tile
-from millstream.trainer.tuning.dataset import (
+from millstream.train.data.preview import as_bytes, tile
+from millstream.train.finetune.dataset import (
     Clip,
     ClipSet,
     DatasetCard,
@@ -56,10 +57,13 @@ from millstream.video.picture import png
 from millstream.video.reader import VideoReader
 
 VIDEOS_PER_SHARD = 16
-SHEET, SKIPPED = "sheet.png", "skipped.txt"
-SHOWN, MOMENTS = 12, 4
+SHEET = "sheet.png"
+SKIPPED = "skipped.txt"
+SHOWN = 12
+MOMENTS = 4
 """Clips on the sheet, and pictures of each."""
-WORDS_SHOWN, WHITE = 12, 255
+WORDS_SHOWN = 12
+WHITE = 255
 FoundInVideo = tuple[CaptionedVideo, FoundClip | LeftOut | VideoError]
 ENCODED_AT_ONCE = 2
 """Latent frames: what a VAE holds of a long clip."""
@@ -77,7 +81,7 @@ class PrepareRequest:
     """`480x832,640x640` or `auto`; the model's own by default."""
     latent_frames: int = 9
     clips: int = 1
-    """Of each video, at most."""
+    """Clips of each video, at most."""
     stride_s: float = 0.0
     least_motion: float = 0.0
     least_brightness: float = 0.0
@@ -89,7 +93,9 @@ class PrepareRequest:
 
     def __post_init__(self) -> None:
         if min(self.latent_frames, self.clips) < 1:
-            raise ConfigError(f"--frames and --clips must be 1 or more, got {self.latent_frames} and {self.clips}")
+            raise ConfigError(
+                f"--frames and --clips must be 1 or more, got {self.latent_frames} and {self.clips}"
+            )
         for name, value in (
             ("stride", self.stride_s),
             ("motion", self.least_motion),
@@ -102,7 +108,7 @@ class PrepareRequest:
 
 
 def run_prepare(request: PrepareRequest) -> str:
-    """What to say of it."""
+    """Prepare the clips. Return the text to print."""
     done = prepare(request)
     if done is None:
         return f"part {request.part[0]} of {request.part[1]} is done; the others are not"
@@ -110,9 +116,13 @@ def run_prepare(request: PrepareRequest) -> str:
     counts = {"video": len(done.skipped) - clips, "clip": clips}
     skipped = " and ".join(_counted(count, what) for what, count in counts.items() if count)
     left_out = f", {skipped} left out (see {request.out / SKIPPED})" if skipped else ""
-    by_size = ", ".join(f"{len(numbers)} of {size_name(size)}" for size, numbers in done.clips.buckets.items())
+    by_size = ", ".join(
+        f"{len(numbers)} of {size_name(size)}" for size, numbers in done.clips.buckets.items()
+    )
     buckets = f" ({by_size})" if len(done.clips.buckets) > 1 else ""
-    no_word = f"\n{request.model} has no word for: {', '.join(done.unknown[:WORDS_SHOWN])}" if done.unknown else ""
+    no_word = (
+        f"\n{request.model} has no word for: {', '.join(done.unknown[:WORDS_SHOWN])}" if done.unknown else ""
+    )
     found = _counted(len(done.clips), "clip")
     return f"{request.out}: {found}{buckets}{left_out}; look at {request.out / SHEET}{no_word}"
 
@@ -121,8 +131,13 @@ def _say_what_is_no_chunk(frames: int, spec: ModelSpec) -> None:
     """Before hours of work: a recipe would have to be told."""
     if more := frames % spec.stream.frames_per_chunk:
         said = f"clips of {frames} latent frames are not whole chunks of {spec.stream.frames_per_chunk}"
-        fix = f"give --frames {frames - more + spec.stream.frames_per_chunk}, or set frames_per_chunk in the recipe"
-        Console(stderr=True).print(f"{said}, as {spec.name} streams them; {fix}", soft_wrap=True, highlight=False)
+        fix = (
+            f"give --frames {frames - more + spec.stream.frames_per_chunk}, or set frames_per_chunk in the "
+            "recipe"
+        )
+        Console(stderr=True).print(
+            f"{said}, as {spec.name} streams them; {fix}", soft_wrap=True, highlight=False
+        )
 
 
 def _counted(count: int, what: str) -> str:
@@ -165,7 +180,10 @@ def prepare(request: PrepareRequest) -> Prepared | None:
     with writing_to(request.out, with_others=True):
         write_card(request.out, card, model.text.encode("")[0])
         _make_shards(
-            request.out, {number: videos[number * VIDEOS_PER_SHARD :][:VIDEOS_PER_SHARD] for number in mine}, model, card
+            request.out,
+            {number: videos[number * VIDEOS_PER_SHARD :][:VIDEOS_PER_SHARD] for number in mine},
+            model,
+            card,
         )
     if any(not shard_path(request.out, number).exists() for number in range(card.shards)):
         return None
@@ -174,12 +192,16 @@ def prepare(request: PrepareRequest) -> Prepared | None:
         clips = ClipSet(request.out)
         with Staging(request.out) as staging:
             staging.path(SHEET).write_bytes(png(_sheet(clips, model)))
-    unknown = dict.fromkeys(word for clip in clips.clips for word in model.text.embedder.unknown(clip.caption))
+    unknown = dict.fromkeys(
+        word for clip in clips.clips for word in model.text.embedder.unknown(clip.caption)
+    )
     return Prepared(clips, skipped, list(unknown))
 
 
-def _make_shards(out: Path, shards: Mapping[int, Sequence[CaptionedVideo]], model: LoadedModel, card: DatasetCard) -> None:
-    """Those that are not there, by number."""
+def _make_shards(
+    out: Path, shards: Mapping[int, Sequence[CaptionedVideo]], model: LoadedModel, card: DatasetCard
+) -> None:
+    """Write the shards that are missing or not of these videos, by number."""
     with counting_bar("video", sum(map(len, shards.values()))) as tick, ThreadPoolExecutor(1) as decoder:
         for number, videos in shards.items():
             path = shard_path(out, number)
@@ -191,8 +213,10 @@ def _make_shards(out: Path, shards: Mapping[int, Sequence[CaptionedVideo]], mode
 
 
 def _is_of(shard: Path, videos: Sequence[CaptionedVideo]) -> bool:
-    """Whether it was made of these videos, as they are captioned; one that was left out may have been mended since."""
-    contents, made_s = read_contents(shard), shard.stat().st_mtime
+    """Return whether a shard was made of these videos, as they are captioned now. One that was left out may
+    have been mended since; then it was not."""
+    contents = read_contents(shard)
+    made_s = shard.stat().st_mtime
     captions = {os.path.abspath(clip.video): clip.caption for clip in contents.clips}
     left_out = {os.path.abspath(each.video): each.why for each in contents.skipped}
     there = {os.path.abspath(video.path): video for video in videos}
@@ -203,7 +227,7 @@ def _is_of(shard: Path, videos: Sequence[CaptionedVideo]) -> bool:
 
 
 def _is_mended(video: CaptionedVideo, why: str, left_out_s: float) -> bool:
-    """Whether what was left out then may be used now."""
+    """Return whether a video that was left out then may be used now."""
     if why in SILENT:
         return video.caption != ""
     return video.path.exists() and video.path.stat().st_mtime > left_out_s
@@ -212,10 +236,13 @@ def _is_mended(video: CaptionedVideo, why: str, left_out_s: float) -> bool:
 def _encoded(
     found: Iterable[FoundInVideo], model: LoadedModel, tick: Callable[[], None]
 ) -> tuple[list[EncodedClip], list[SkippedVideo]]:
-    """Of a shard's videos, with a tick for each; what is kept of a clip is small."""
-    clips, skipped = list[EncodedClip](), list[SkippedVideo]()
+    """Encode a shard's videos, with a tick for each; what is kept of a clip is small."""
+    clips = list[EncodedClip]()
+    skipped = list[SkippedVideo]()
     text_SE = functools.lru_cache(1)(lambda caption: model.text.encode(caption)[0])
-    for _, in_video in itertools.groupby(found, lambda each: id(each[0])):  # a list may name the same video twice
+    for _, in_video in itertools.groupby(
+        found, lambda each: id(each[0])
+    ):  # a list may name the same video twice
         some, left_out = _encoded_video(in_video, model, text_SE)
         clips += some
         skipped += left_out
@@ -226,7 +253,8 @@ def _encoded(
 def _encoded_video(
     found_in_video: Iterable[FoundInVideo], model: LoadedModel, text_SE: Callable[[str], Tensor]
 ) -> tuple[list[EncodedClip], list[SkippedVideo]]:
-    clips, skipped = list[EncodedClip](), list[SkippedVideo]()
+    clips = list[EncodedClip]()
+    skipped = list[SkippedVideo]()
     for video, found in found_in_video:
         name = str(video.path)
         match found:
@@ -238,7 +266,8 @@ def _encoded_video(
                 skipped.append(SkippedVideo(video=name, why=why, start_s=start_s))
             case VideoError():  # of a video that breaks off, nothing is taken
                 why = str(found).removeprefix(name).lstrip(": ")  # a line of the list begins with the name
-                clips, skipped = [], [SkippedVideo(video=name, why=why)]
+                clips = []
+                skipped = [SkippedVideo(video=name, why=why)]
     return clips, skipped
 
 
@@ -268,7 +297,8 @@ def _clips_of(video: CaptionedVideo, card: DatasetCard) -> Iterator[FoundClip | 
 
 
 def _at_rate(reader: VideoReader, fps: float) -> Iterator[np.ndarray]:
-    """Each moment's picture: some are shown again where the video has fewer, and left out where it has more."""
+    """Each moment's picture: some are shown again where the video has fewer, and left out where it has
+    more."""
     wanted = 0
     for number, picture_HW3 in enumerate(reader.frames()):
         while wanted / fps < (number + 1) / reader.fps:
@@ -281,18 +311,24 @@ def _latents(model: LoadedModel, pixels_THW3: np.ndarray) -> Tensor:
     """[F, C, Y, X], a few frames at a time."""
     pixels = from_bytes(torch.from_numpy(pixels_THW3).movedim(-1, 1).to(model.device))[None].to(model.dtype)
     state: VAEState = ()
-    found, begin, end = list[Tensor](), 0, pixel_frames(0, ENCODED_AT_ONCE)
+    found = list[Tensor]()
+    begin = 0
+    end = pixel_frames(0, ENCODED_AT_ONCE)
     while begin < pixels.shape[1]:
         latents, state = model.vae.encode(pixels[:, begin:end], state)
         found.append(latents[0])
-        begin, end = end, end + TEMPORAL_STRIDE * ENCODED_AT_ONCE
+        begin = end
+        end = end + TEMPORAL_STRIDE * ENCODED_AT_ONCE
     return torch.cat(found)
 
 
 @torch.inference_mode()
 def _sheet(clips: ClipSet, model: LoadedModel) -> np.ndarray:
-    """What the model will see: a row for each of some clips, decoded again. Smaller ones have a white rim."""
-    rows, height, width = [], max(size[0] for size in clips.buckets), max(size[1] for size in clips.buckets)
+    """Draw what the model will see: a row for each of some clips, decoded again. Smaller ones have a white
+    rim."""
+    rows = []
+    height = max(size[0] for size in clips.buckets)
+    width = max(size[1] for size in clips.buckets)
     for number in range(0, len(clips), max(1, len(clips) // SHOWN)):
         latents = clips[number].latents_FCYX.to(model.device, model.dtype)
         pixels_TCYX = model.vae.decode(latents[None])[0][0]

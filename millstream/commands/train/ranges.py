@@ -1,4 +1,5 @@
-"""`millstream train ranges`: what Brook's products in 8 bits need to know, measured on its streams and kept by its weights."""
+"""`millstream train ranges`: what Brook's products in 8 bits need to know, measured on its streams and kept
+by its weights."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from millstream.core.errors import ConfigError
 from millstream.engine.engine import Engine
 from millstream.models.brook.files import ranges_path
 from millstream.models.brook.int8 import write_ranges
-from millstream.trainer.evaluate.ranges import measure_ranges, range_ticks
+from millstream.train.evaluate.ranges import measure_ranges, range_ticks
 
 
 def run_train_ranges(weights: str, *, count: int, device: str) -> Path:

@@ -1,7 +1,8 @@
 """Which parts of a video become clips: where one may begin, and what is not worth learning from.
 
-Pictures are judged by the means of 16 x 16 cells, in levels from 0 to 255, so that grain does not count as motion. A cut is a
-change that is large and many times the usual one of its shot; a slow fade is none. Knows no video file and no model.
+Pictures are judged by the means of 16 x 16 cells, in levels from 0 to 255, so that grain does not count as
+motion. A cut is a change that is large and many times the usual one of its shot; a slow fade is none. Knows
+no video file and no model.
 Shapes: T pixel frames, H height, W width, 3 is RGB.
 """
 
@@ -16,11 +17,13 @@ import numpy as np
 
 from millstream.core.config import pixel_frames
 from millstream.core.errors import VideoError
-from millstream.trainer.tuning.dataset import DatasetCard
+from millstream.train.finetune.dataset import DatasetCard
 
 CELLS = 16
-CUT_LEVELS, CUT_TIMES = 16.0, 4.0
-"""A cut changes a picture by at least so much, and so many times as much as the pictures before it changed."""
+CUT_LEVELS = 16.0
+CUT_TIMES = 4.0
+"""A cut changes a picture by at least so much, and so many times as much as the pictures before it
+changed."""
 REMEMBERED = 8
 """Changes of a shot that are called usual."""
 
@@ -43,10 +46,11 @@ class Shot:
         self._changes: deque[float] = deque(maxlen=REMEMBERED)
 
     def begins_with(self, cells: np.ndarray) -> bool:
-        """Whether a cut comes before this picture."""
+        """Return whether a cut comes before this picture."""
         change = 0.0 if self._last is None else float(np.abs(cells - self._last).mean())
         usual = statistics.median(self._changes) if self._changes else CUT_LEVELS
-        self._last, is_cut = cells, change > max(CUT_LEVELS, CUT_TIMES * usual)
+        self._last = cells
+        is_cut = change > max(CUT_LEVELS, CUT_TIMES * usual)
         if is_cut:
             self._changes.clear()
         elif change:  # a picture that is shown twice says nothing
@@ -55,15 +59,21 @@ class Shot:
 
 
 def select(pictures: Iterable[np.ndarray], card: DatasetCard) -> Iterator[FoundClip | LeftOut]:
-    """Clips of the pictures, which come at the card's frame rate, one after the other: one is in memory at a time."""
-    length, number, found = pixel_frames(0, card.latent_frames), -1, 0
-    stride, begins = max(1, round(card.stride_s * card.fps)) if card.stride_s else length, 0
-    shot, held = Shot(), list[tuple[np.ndarray, np.ndarray]]()
+    """Clips of the pictures, which come at the card's frame rate, one after the other: one is in memory at a
+    time."""
+    length = pixel_frames(0, card.latent_frames)
+    number = -1
+    found = 0
+    stride = max(1, round(card.stride_s * card.fps)) if card.stride_s else length
+    begins = 0
+    shot = Shot()
+    held = list[tuple[np.ndarray, np.ndarray]]()
     for number, picture_HW3 in enumerate(pictures):
         cells = cell_means(picture_HW3)
         if shot.begins_with(cells) and not card.across_cuts and number > begins:
             yield LeftOut(begins / card.fps, f"cut at {number / card.fps:.2f} s")
-            held, begins = [], number
+            held = []
+            begins = number
         if number >= begins:
             held.append((picture_HW3, cells))
         if len(held) < length:
@@ -74,7 +84,8 @@ def select(pictures: Iterable[np.ndarray], card: DatasetCard) -> Iterator[FoundC
             found += 1
         else:
             yield LeftOut(begins / card.fps, why)
-        held, begins = held[stride:], begins + stride
+        held = held[stride:]
+        begins = begins + stride
         if found == card.clips_per_video:
             break
     if (seconds := (number + 1) / card.fps) < (lasts_s := length / card.fps):

@@ -1,4 +1,4 @@
-"""What a person sees of a fine-tuning run while it runs: a line with a bar, or lines in a log, and the same in
+"""Display of a fine-tuning run while it runs: a line with a bar, or lines in a log, and the same in
 TensorBoard and elsewhere."""
 
 from __future__ import annotations
@@ -18,33 +18,37 @@ from millstream.commands.log_lines import LogLines
 from millstream.commands.train.gallery import Gallery
 from millstream.commands.train.streams import sample_prompts, sample_streams
 from millstream.commands.train.weights_and_biases import open_wandb
+from millstream.core.chunk_work import call_flops
 from millstream.core.config import DiTConfig
 from millstream.ops.memory import most_bytes_in_use
-from millstream.planner.flops import call_flops
 from millstream.planner.hardware import named_by_driver
-from millstream.trainer.tuning.meter import TuningReport
-from millstream.trainer.tuning.run import TuningRun
+from millstream.train.finetune.meter import TuningReport
+from millstream.train.finetune.run import TuningRun
 
 NOT_SHOWN = ("skipped", "loss_scale", "overflows")
 """Among the losses: said elsewhere in the line."""
 
 
 def model_flops(dit: DiTConfig, report: TuningReport, *, lora: bool) -> float:
-    """That the model asks for: a forward pass and twice that backward, or once where weights are frozen. Not what is made
-    again."""
+    """FLOPs that the model needs: a forward pass and twice that backward, or once where weights are frozen.
+    Not what is made again."""
     return call_flops(dit, report.tokens, round(report.keys_per_query)) * (2 if lora else 3)
 
 
 def peak_tflops(device_name: str) -> float | None:
-    """Of a GPU whose datasheet is known, in bfloat16."""
+    """Return the bf16 peak of a GPU whose datasheet is known; else None."""
     device = named_by_driver(device_name)
     return None if device is None or device.processor else device.bf16_tflops
 
 
-def progress_line(report: TuningReport, flops: float, *, ranks: int, peak: float | None, peak_bytes: int) -> str:
-    """Of what was done since the last one."""
+def progress_line(
+    report: TuningReport, flops: float, *, ranks: int, peak: float | None, peak_bytes: int
+) -> str:
+    """Format a line on the work since the last report."""
     seconds = max(report.seconds, 1e-9)
-    losses = "  ".join(f"{name} {value:.4g}" for name, value in report.losses.items() if name not in NOT_SHOWN)
+    losses = "  ".join(
+        f"{name} {value:.4g}" for name, value in report.losses.items() if name not in NOT_SHOWN
+    )
     rest = f"{peak_bytes / 2**30:.1f} GiB  data {report.waiting:.0%}"
     if not report.tokens:  # by a method whose roles see more tokens than a batch has
         return f"{losses}  {seconds / max(report.steps, 1):.3g} s a step  {rest}"
@@ -61,7 +65,9 @@ class ShownRun:
     def __init__(self, run: TuningRun) -> None:
         self._run = run
         self._last: TuningReport | None = None
-        said = TextColumn("{task.fields[said]}", table_column=Column(ratio=1))  # it wraps where the terminal is narrow
+        said = TextColumn(
+            "{task.fields[said]}", table_column=Column(ratio=1)
+        )  # it wraps where the terminal is narrow
         columns = said, BarColumn(bar_width=12), MofNCompleteColumn(), TextColumn("{task.fields[left]}")
         console = Console(stderr=True)
         self._lines = LogLines(console)
@@ -70,12 +76,15 @@ class ShownRun:
         self._task = self._progress.add_task("", total=run.recipe.steps, said=learns, left="")
         self._named_slow = set[int]()
         self._gallery = Gallery(run.folder)
-        self._prompts, self._said_unknown = sample_prompts(run.recipe, run.clips), False
+        self._prompts = sample_prompts(run.recipe, run.clips)
+        self._said_unknown = False
         self._wandb = None
         if project := run.recipe.wandb:
             self._wandb = open_wandb(project, run.folder, msgspec.to_builtins(run.recipe))
             if self._wandb is None:
-                self._progress.console.print("wandb is not installed (pip install wandb); the run goes on without it")
+                self._progress.console.print(
+                    "wandb is not installed (pip install wandb); the run goes on without it"
+                )
         on_gpu = run.device.type == "cuda"
         self._peak = peak_tflops(torch.cuda.get_device_name(run.device)) if on_gpu else None
 
@@ -83,14 +92,18 @@ class ShownRun:
         self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._progress.stop()
         self._gallery.__exit__(kind, error, trace)
         if self._wandb is not None:
             self._wandb.close()
 
     def add(self, report: TuningReport) -> None:
-        run, done, now = self._run, report.step + 1, report.since(self._last)
+        run = self._run
+        done = report.step + 1
+        now = report.since(self._last)
         self._last = report
         said = progress_line(
             now,
@@ -100,7 +113,9 @@ class ShownRun:
             peak_bytes=most_bytes_in_use(run.device),
         )
         if report.losses["skipped"]:
-            norms = ", ".join(f"{value:.3g}" for name, value in report.losses.items() if name.endswith("norm"))
+            norms = ", ".join(
+                f"{value:.3g}" for name, value in report.losses.items() if name.endswith("norm")
+            )
             self._progress.console.print(f"step {done}: gradients of norm {norms} were not followed")
         if run.stragglers.slow.keys() - self._named_slow:
             self._progress.console.print(f"step {done}: {run.stragglers.said()}")
@@ -118,6 +133,8 @@ class ShownRun:
         self._gallery.add_sheet("tuning", step, made.sheet_HW3)
         if made.unknown and not self._said_unknown:
             self._said_unknown = True
-            self._progress.console.print(f"sample_prompts: {self._run.spec.name} has no word for {', '.join(made.unknown)}")
+            self._progress.console.print(
+                f"sample_prompts: {self._run.spec.name} has no word for {', '.join(made.unknown)}"
+            )
         if self._wandb is not None:
             self._wandb.add_clips(step, made.clips, made.prompts)

@@ -18,7 +18,8 @@ ALIKE = math.log(1.1)
 
 
 def parse_sizes(text: str, own: Size) -> tuple[Size, ...]:
-    """`480x832,640x640`, or `auto` for the shapes that videos have, each about as large as the model's own size."""
+    """`480x832,640x640`, or `auto` for the shapes that videos have, each about as large as the model's own
+    size."""
     sizes = _about(own) if text == AUTO else tuple(map(parse_size, text.split(",")))
     for size in sizes:
         check_size(*size)
@@ -33,7 +34,8 @@ def nearest(sizes: Sequence[Size], to: Size) -> Size:
 
 
 def _about(own: Size) -> tuple[Size, ...]:
-    found, unit = [own], 2 * SPATIAL_STRIDE
+    found = [own]
+    unit = 2 * SPATIAL_STRIDE
     for shape in (own[1] / own[0], *SHAPES):
         height = math.sqrt(own[0] * own[1] * shape)
         size = unit * max(1, round(height / unit)), unit * max(1, round(height / shape / unit))

@@ -1,4 +1,4 @@
-"""What a person sees of stages that learn: a bar each, or lines in a log, with the losses."""
+"""Display of training stages: a bar each, or lines in a log, with the losses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from millstream.commands.log_lines import LogLines
-from millstream.trainer.loop import StepReport
+from millstream.train.loop import StepReport
 
 
 class StageProgress:

@@ -1,7 +1,9 @@
-"""What a run would stream with its weights as they are, by the engine that serves: the same prompts and seeds each time.
+"""Streams of a run with its weights as they are, by the engine that serves: the same prompts and seeds each
+time.
 
-An engine is made for each time and let go of again, so that training has the memory in between. Before the first step it shows
-what there was to begin with, and what cannot be streamed (a folder without a VAE) is said before anything is learnt.
+An engine is made each time and released again, so that training has the memory in between. It streams once
+before the first step, to show where the run begins. What cannot be streamed (a folder without a VAE) is
+reported before anything is trained.
 """
 
 from __future__ import annotations
@@ -19,16 +21,17 @@ from torch import Tensor
 from millstream.core.config import BrookVAEConfig
 from millstream.core.engine_config import EngineConfig
 from millstream.engine.engine import Engine
-from millstream.trainer.data.preview import tile
-from millstream.trainer.tuning.dataset import ClipSet
-from millstream.trainer.tuning.export import export
-from millstream.trainer.tuning.recipe import TuningRecipe
-from millstream.trainer.tuning.run import TuningRun
+from millstream.train.data.preview import tile
+from millstream.train.export import export
+from millstream.train.finetune.dataset import ClipSet
+from millstream.train.finetune.recipe import TuningRecipe
+from millstream.train.finetune.run import TuningRun
 from millstream.video.writer import VideoWriter
 
 SAMPLES = "samples"
-CHUNKS, MOMENTS = 4, 6
-"""Of a stream, and pictures of it on the sheet."""
+CHUNKS = 4
+MOMENTS = 6
+"""Moments of a stream whose pictures are on the sheet."""
 
 
 class SampledStreams(NamedTuple):
@@ -47,10 +50,15 @@ def sample_prompts(recipe: TuningRecipe, clips: ClipSet) -> list[str]:
     return [known[number % len(known)] for number in range(count)]
 
 
-def sample_streams(run: TuningRun, prompts: Sequence[str], step: int, learnt: Mapping[str, Tensor]) -> SampledStreams:
+def sample_streams(
+    run: TuningRun, prompts: Sequence[str], step: int, learnt: Mapping[str, Tensor]
+) -> SampledStreams:
     """Written to `samples/step-000100/0.mp4` and on."""
-    engine, config = _engine(run, learnt), _stream_config(run)
-    folder, rows, paths = run.folder / SAMPLES / f"step-{step:06d}", list[np.ndarray](), list[Path]()
+    engine = _engine(run, learnt)
+    config = _stream_config(run)
+    folder = run.folder / SAMPLES / f"step-{step:06d}"
+    rows = list[np.ndarray]()
+    paths = list[Path]()
     for number, prompt in enumerate(prompts):
         session = engine.session(prompt, config=engine.stream_config(seed=number, **config))
         frames = np.concatenate([chunk.frames for chunk in session.stream(CHUNKS)])
@@ -85,7 +93,8 @@ def _engine(run: TuningRun, learnt: Mapping[str, Tensor]) -> Engine:
 
 def _stream_config(run: TuningRun) -> dict[str, Any]:
     """As it is trained, and in the size that most clips have."""
-    buckets, recipe = run.clips.buckets, run.recipe
+    buckets = run.clips.buckets
+    recipe = run.recipe
     height, width = max(buckets, key=lambda size: len(buckets[size]))
     changed = {"frames_per_chunk": recipe.frames_per_chunk, "window": recipe.window}
     return {"height": height, "width": width} | {name: value for name, value in changed.items() if value}

@@ -1,8 +1,10 @@
-"""`millstream train RECIPE`: a model that exists learns from clips, on one process or on every rank of torchrun.
+"""`millstream train RECIPE`: a model that exists learns from clips, on one process or on every rank of
+torchrun.
 
     torchrun --nproc-per-node 4 -m millstream train RECIPE
 
-A run's folder can be read years later: the recipe, what it ran on, the curve, checkpoints, and what was learnt.
+A run's folder can be read years later: the recipe, what it ran on, the curve, checkpoints, and what was
+learnt.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ from torch.distributed.rendezvous import rendezvous
 from millstream.commands.report import describe
 from millstream.commands.train.expected_step import DEVICE, expected_step
 from millstream.commands.train.role_memory import role_memory
-from millstream.commands.train.run_folder import RUN, keep_record, refuse_other_recipe, say_stopping, writing_to
+from millstream.commands.train.run_folder import (
+    RUN,
+    keep_record,
+    refuse_other_recipe,
+    say_stopping,
+    writing_to,
+)
 from millstream.commands.train.shown import ShownRun
 from millstream.core.config import ModelSpec
 from millstream.core.errors import ConfigError, MeshLost
@@ -37,19 +45,22 @@ from millstream.parallel.collectives import GLOO, NCCL
 from millstream.planner.bubbles import TRAINED, bubble, held_micro_batches
 from millstream.planner.memory import dit_parameters
 from millstream.planner.training import lora_parameters
-from millstream.trainer.interrupt import Interrupt, Stopped
-from millstream.trainer.tuning.dataset import CARD, ClipSet, read_card
-from millstream.trainer.tuning.export import check_export, export
-from millstream.trainer.tuning.recipe import TuningRecipe, read_recipe
-from millstream.trainer.tuning.run import TuningRun, check_card
-from millstream.trainer.tuning.translate import read_deepspeed
+from millstream.train.export import check_export, export
+from millstream.train.finetune.dataset import CARD, ClipSet, read_card
+from millstream.train.finetune.recipe import TuningRecipe, read_recipe
+from millstream.train.finetune.run import TuningRun, check_card
+from millstream.train.finetune.translate import read_deepspeed
+from millstream.train.interrupt import Interrupt, Stopped
 from millstream.video.writer import check_parent_writable
 
 GPUS_A_MACHINE = 8
 
 
-def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deepspeed: Path | None = None) -> Path | None:
-    """The file that was written; None if the run was stopped before its end, or by a rank that writes nothing."""
+def run_tuning(
+    path: Path, *, out: Path | None, device: str, dry_run: bool, deepspeed: Path | None = None
+) -> Path | None:
+    """The file that was written; None if the run was stopped before its end, or by a rank that writes
+    nothing."""
     recipe = read_recipe(path)
     spec = find_model(recipe.model)
     recipe.check(spec.dit)
@@ -69,7 +80,7 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
     recipe.check_ranks(int(os.environ.get("WORLD_SIZE", "1")))
     clips = ClipSet(path.parent / recipe.data)
     with writing_to(folder), process_group(device) as here, Interrupt(say_stopping) as interrupt:
-        refuse_other_recipe(folder, path)
+        refuse_other_recipe(folder, path, TuningRecipe.RENAMED)
         _refuse_other_clips(folder, clips, recipe)
         run = TuningRun(recipe, spec, clips, folder, here, deepspeed=config)
         if run.is_first:
@@ -84,12 +95,13 @@ def run_tuning(path: Path, *, out: Path | None, device: str, dry_run: bool, deep
 
 
 def _nothing(*_: object) -> None:
-    """What the ranks after the first show."""
+    """Show nothing, on the ranks after the first."""
 
 
 @contextmanager
 def process_group(device: str) -> Iterator[torch.device]:
-    """Where this rank works. Under torchrun all of them meet as it has told them; a process by itself needs nobody."""
+    """Yield the device that this rank works on. Under torchrun the ranks form a process group; a process by
+    itself needs none."""
     local_rank = os.environ.get("LOCAL_RANK")
     chosen = choose_device(device)
     if local_rank is None:
@@ -99,20 +111,27 @@ def process_group(device: str) -> Iterator[torch.device]:
         chosen = torch.device("cuda", int(local_rank))
         torch.cuda.set_device(chosen)
     store, rank, ranks = next(rendezvous("env://"))
-    life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # one store may serve all lives, with the dead's addresses in it
-    backend, known = NCCL if chosen.type == "cuda" else GLOO, PrefixStore(f"life {life}", store)
+    life = os.environ.get(
+        "TORCHELASTIC_RESTART_COUNT", "0"
+    )  # one store may serve all lives, with the dead's addresses in it
+    backend = NCCL if chosen.type == "cuda" else GLOO
+    known = PrefixStore(f"life {life}", store)
     dist.init_process_group(backend, store=known, rank=rank, world_size=ranks)
     try:
         yield chosen
     except (RuntimeError, dist.DistError) as error:
         if not _PEER_IS_LOST.search(str(error)):
             raise
-        raise MeshLost("a rank was lost; under torchrun --max-restarts 3 all start again, from the last checkpoint") from None
+        raise MeshLost(
+            "a rank was lost; under torchrun --max-restarts 3 all start again, from the last checkpoint"
+        ) from None
     finally:
         dist.destroy_process_group()
 
 
-_PEER_IS_LOST = re.compile(r"gloo.*(connection|timed out)|connection (reset|closed|refused)|NCCL", re.IGNORECASE)
+_PEER_IS_LOST = re.compile(
+    r"gloo.*(connection|timed out)|connection (reset|closed|refused)|NCCL", re.IGNORECASE
+)
 
 
 def _refuse_other_clips(folder: Path, clips: ClipSet, recipe: TuningRecipe) -> None:
@@ -120,7 +139,8 @@ def _refuse_other_clips(folder: Path, clips: ClipSet, recipe: TuningRecipe) -> N
         begun = json.loads((folder / RUN).read_text())["configuration"]
         if begun.get("clips_digest", clips.digest) != clips.digest:
             raise ConfigError(
-                f"{folder} was begun on other clips than {recipe.data} holds; put them back, or choose another --out"
+                f"{folder} was begun on other clips than {recipe.data} holds; put them back, or choose "
+                "another --out"
             )
 
 
@@ -138,18 +158,26 @@ def _record(run: TuningRun, clips: ClipSet) -> dict[str, Any]:
 
 
 def _table(recipe: TuningRecipe, spec: ModelSpec, path: Path) -> Table:
-    """What would be trained, by whom."""
+    """Tabulate what would be trained, and what each role holds."""
     whole = dit_parameters(spec.dit)
     learns = whole if recipe.lora is None else lora_parameters(spec.dit, recipe.lora.rank)
     plan = recipe.plan
     table = Table("what", "value", title=f"{recipe.model}: {recipe.steps} steps of {recipe.batch} clips")
     table.add_row("learns", f"{learns / 1e6:.2f}M of {whole / 1e6:.1f}M parameters")
     if recipe.method != "flow":
-        table.add_row("method", f"{recipe.method}, steps at {', '.join(f'{level:.0f}' for level in recipe.levels)}")
-    table.add_row("optimiser", f"{recipe.optimiser}, {recipe.state_bits} bits" if recipe.state_bits != 32 else recipe.optimiser)
+        table.add_row(
+            "method", f"{recipe.method}, steps at {', '.join(f'{level:.0f}' for level in recipe.levels)}"
+        )
+    table.add_row(
+        "optimiser",
+        f"{recipe.optimiser}, {recipe.state_bits} bits" if recipe.state_bits != 32 else recipe.optimiser,
+    )
     roles = role_memory(recipe, spec)
     for held in roles:
-        table.add_row(f"MiB a rank, {held.role}", f"{held}; activations come on top" if held.state.gradients else str(held))
+        table.add_row(
+            f"MiB a rank, {held.role}",
+            f"{held}; activations come on top" if held.state.gradients else str(held),
+        )
         if held.state.host:
             said = f"{held.state.host / 2**20:,.0f} a rank: float32 weights and the optimiser"
             table.add_row(f"MiB of host memory, {held.role}", said)
@@ -164,7 +192,9 @@ def _table(recipe: TuningRecipe, spec: ModelSpec, path: Path) -> Table:
             of(TRAINED[plan.schedule], plan.pp, plan.micro_batches, chunks=plan.parts_per_rank)
             for of in (bubble, held_micro_batches)
         )
-        table.add_row("pipeline", f"{plan.schedule}: waits {waits:.0%} of a step, holds {holds:.3g} micro-batches")
+        table.add_row(
+            "pipeline", f"{plan.schedule}: waits {waits:.0%} of a step, holds {holds:.3g} micro-batches"
+        )
     if (expected := expected_step(recipe, spec, path.parent / recipe.data, roles[0].state)) is not None:
         table.add_row(f"on an {DEVICE.name}", str(expected))
     table.add_row("rows", f"{recipe.batch // plan.dp} a rank, in {plan.micro_batches} parts")
@@ -173,11 +203,14 @@ def _table(recipe: TuningRecipe, spec: ModelSpec, path: Path) -> Table:
 
 
 def start_command(recipe: Path, ranks: int) -> str:
-    """What a person types; on machines of eight GPUs, if there are several."""
+    """Return the command that a person types; on machines of eight GPUs, if there are several."""
     if ranks == 1:
         return f"millstream train {recipe}"
     machines = ranks // GPUS_A_MACHINE if ranks % GPUS_A_MACHINE == 0 else 1
     if machines == 1:
         return f"torchrun --nproc-per-node {ranks} -m millstream train {recipe}"
-    where = f"--nnodes {machines} --nproc-per-node {GPUS_A_MACHINE} --rdzv-backend c10d --rdzv-endpoint HOST:29400"
+    where = (
+        f"--nnodes {machines} --nproc-per-node {GPUS_A_MACHINE} --rdzv-backend c10d --rdzv-endpoint "
+        "HOST:29400"
+    )
     return f"on each of {machines} machines: torchrun {where} -m millstream train {recipe}"

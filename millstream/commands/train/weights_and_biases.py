@@ -16,14 +16,17 @@ class WandbLog:
     def __init__(self, wandb: Any, project: str, folder: Path, about: Mapping[str, Any]) -> None:
         self._wandb = wandb
         name = hashlib.blake2b(str(folder.resolve()).encode(), digest_size=8).hexdigest()
-        self._run = wandb.init(project=project, name=folder.name, id=name, resume="allow", dir=str(folder), config=dict(about))
+        self._run = wandb.init(
+            project=project, name=folder.name, id=name, resume="allow", dir=str(folder), config=dict(about)
+        )
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
 
     def add_clips(self, step: int, clips: Sequence[Path], prompts: Sequence[str]) -> None:
         shown = [
-            self._wandb.Video(str(clip), caption=prompt, format="mp4") for clip, prompt in zip(clips, prompts, strict=True)
+            self._wandb.Video(str(clip), caption=prompt, format="mp4")
+            for clip, prompt in zip(clips, prompts, strict=True)
         ]
         self._run.log({"samples": shown}, step=step)
 

@@ -1,4 +1,5 @@
-"""`millstream train data world`: what the world to learn holds, pictures of it, and videos that `prepare` reads."""
+"""`millstream train data world`: what the world to learn holds, pictures of it, and videos that `prepare`
+reads."""
 
 from __future__ import annotations
 
@@ -15,17 +16,20 @@ from torch import Tensor
 
 from millstream.core.errors import ConfigError, VideoError
 from millstream.core.files import Staging
-from millstream.trainer.data import vocabulary
-from millstream.trainer.data.captions import WORDS, captions
-from millstream.trainer.data.preview import as_bytes, contact_sheet, tile
-from millstream.trainer.data.render import FPS, render
-from millstream.trainer.data.scene import Scenes, sample_scenes
+from millstream.train.data import vocabulary
+from millstream.train.data.captions import WORDS, captions
+from millstream.train.data.preview import as_bytes, contact_sheet, tile
+from millstream.train.data.render import FPS, render
+from millstream.train.data.scene import Scenes, sample_scenes
 from millstream.video.picture import png
 from millstream.video.writer import VideoWriter, check_may_replace, check_parent_writable, system_errors_named
 
-MAX_COUNT, MAX_VIDEOS = 64, 10_000
+MAX_COUNT = 64
+MAX_VIDEOS = 10_000
 MAX_SECONDS = 600.0
-SHEET, CLIP, CAPTIONS = "sheet.png", "clip.mp4", "captions.txt"
+SHEET = "sheet.png"
+CLIP = "clip.mp4"
+CAPTIONS = "captions.txt"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,8 +59,8 @@ class PreviewRequest:
 
 
 def preview(request: PreviewRequest) -> list[Path]:
-    """Writes a contact sheet, a clip of all scenes side by side and their captions, or videos and theirs; nothing if one
-    cannot be written."""
+    """Writes a contact sheet, a clip of all scenes side by side and their captions, or videos and theirs;
+    nothing if one cannot be written."""
     names = [f"{number:04d}{end}" for number in range(request.count) for end in (".mp4", ".txt")]
     targets = [request.out / name for name in (names if request.videos else (SHEET, CLIP, CAPTIONS))]
     if request.out.exists() and not request.out.is_dir():
@@ -99,20 +103,25 @@ def _write_clip(path: Path, scenes: Scenes, request: PreviewRequest) -> None:
 
 def _by_seconds(scenes: Scenes, request: PreviewRequest) -> Iterator[Tensor]:
     """[S, T, H, W, 3] second by second, so that memory does not grow with the length."""
-    total, step = max(1, round(request.seconds * FPS)), round(FPS)
+    total = max(1, round(request.seconds * FPS))
+    step = round(FPS)
     for start in range(0, total, step):
         yield as_bytes(render(scenes, start=start, frames=min(step, total - start), size=request.size))
 
 
 def print_summary() -> None:
-    """What there is, as a table."""
+    """Print a table of the vocabulary, its combinations and those held out."""
     rows = vocabulary.combinations()
     held_out = sum(map(vocabulary.is_held_out, rows))
     table = Table("what", "number", "which")
     for name in ("SETTINGS", "TIMES", "WEATHERS", "THINGS", "COLOURS", "SIZES", "MOTIONS", "SPEEDS"):
         names = getattr(vocabulary, name)
         table.add_row(name.lower(), str(len(names)), ", ".join(names))
-    table.add_row("combinations", str(len(rows)), "of setting, time, weather, thing and colour that go together")
-    table.add_row("held out", str(held_out), f"of them, {held_out / len(rows):.1%}: never trained on, for --held-out")
+    table.add_row(
+        "combinations", str(len(rows)), "of setting, time, weather, thing and colour that go together"
+    )
+    table.add_row(
+        "held out", str(held_out), f"of them, {held_out / len(rows):.1%}: never trained on, for --held-out"
+    )
     table.add_row("words", str(len(WORDS)), "in captions")
     Console().print(table)

@@ -1,1 +1,2 @@
-"""What a fleet decides: who goes where, who waits, who moves, how many replicas there are. Pure: no Ray, threads or clock."""
+"""Policy of a fleet: on which replica each session goes, which wait, which move, how many replicas there are.
+Pure: no Ray, threads or clock."""

@@ -1,11 +1,12 @@
-"""One pool: how many replicas it has, how many it should have by what is promised, queued and coming, and what it cost."""
+"""One pool: how many replicas it has, how many it should have by what is promised, queued and coming, and
+what it cost."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 
-from millstream.fleet.policy.replica_rooms import ReplicaRoom
+from millstream.fleet.policy.replica_capacity import ReplicaCapacity
 from millstream.fleet.policy.types import Pool
 
 GROWTH_S = 120.0
@@ -20,7 +21,7 @@ MOST_SLOTS = 10_000
 @dataclass(slots=True)
 class PoolState:
     pool: Pool
-    rooms: dict[str, ReplicaRoom] = field(default_factory=dict)
+    rooms: dict[str, ReplicaCapacity] = field(default_factory=dict)
     starts: list[float] = field(default_factory=list)
     """When each replica that is not ready yet was asked for."""
     start_s: float = 0.0
@@ -33,20 +34,20 @@ class PoolState:
     """Starts in a row that came to nothing."""
     retry_at: float = -math.inf
     seconds: float = 0.0
-    """Of replicas that are gone."""
+    """Replica-seconds of replicas that are gone."""
     misses: int = 0
-    """Theirs."""
+    """Late chunks of replicas that are gone."""
     _counted: tuple[float, int] | None = None
 
     def __post_init__(self) -> None:
         self.start_s = self.pool.start_s
 
     @property
-    def staying(self) -> list[ReplicaRoom]:
+    def staying(self) -> list[ReplicaCapacity]:
         return [room for room in self.rooms.values() if room.draining is None and not room.stopping]
 
     @property
-    def draining(self) -> list[ReplicaRoom]:
+    def draining(self) -> list[ReplicaCapacity]:
         return [room for room in self.rooms.values() if room.draining is not None]
 
     @property
@@ -59,8 +60,8 @@ class PoolState:
         return self.total < self.pool.maximum
 
     def wanted(self, sessions: int, waiting: int) -> int:
-        """Replicas for those who are there and who wait or will have come before another can be started, beyond the line that
-        may be, and the warm ones."""
+        """Replicas for those who are there and who wait or will have come before another can be started,
+        beyond the line that may be, and the warm ones."""
         self._learn_slots()
         coming = max(0.0, self.growth) * self.start_s
         beyond = max(0.0, waiting + coming - self.pool.line)
@@ -78,7 +79,8 @@ class PoolState:
         self._counted = now, number
 
     def _learn_slots(self) -> None:
-        """Of a replica's time and memory, whichever holds fewer of the sessions that there are."""
+        """Estimate how many of the present sessions a replica takes, by its time or its memory, whichever
+        holds fewer."""
         held = sum(len(room.held) for room in self.rooms.values())
         if not held:
             return
@@ -89,7 +91,7 @@ class PoolState:
         by_memory = math.inf if size <= 0 else room.config.memory_bytes / size
         self.slots = max(1, math.floor(min(by_time, by_memory, MOST_SLOTS) + 1e-9))
 
-    def ready(self, room: ReplicaRoom, now: float) -> None:
+    def ready(self, room: ReplicaCapacity, now: float) -> None:
         if self.starts:
             room.started_at = self.starts.pop(0)
             self.start_s = START_SMOOTHING * self.start_s + (1 - START_SMOOTHING) * (now - room.started_at)
@@ -102,12 +104,12 @@ class PoolState:
         self.retry_at = now + 2.0 ** min(LONGEST_BACKOFF, self.failures)
         self.failures += 1
 
-    def gone(self, room: ReplicaRoom, now: float) -> None:
+    def gone(self, room: ReplicaCapacity, now: float) -> None:
         del self.rooms[room.replica_id]
         self.seconds += now - room.started_at
         self.misses += room.replica.misses
 
     def hours(self, now: float) -> float:
-        """Of replicas, from the moment each was asked for."""
+        """Return replica-hours, counted from the moment each replica was asked for."""
         running = [*self.starts, *(room.started_at for room in self.rooms.values())]
         return (self.seconds + sum(now - start for start in running)) / 3600

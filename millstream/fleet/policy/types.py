@@ -1,7 +1,7 @@
-"""What a fleet's policy is told and what it decides. Plain data; `fleet/policy/fleet_policy.py` decides.
+"""Inputs and decisions of a fleet's policy. Plain data; `fleet/policy/fleet_policy.py` decides.
 
-A session is asked for as on one server (`serving/admission_types.py`: geometry, pace, bytes, weight), by somebody's key. A
-replica tells what its own admission goes by: its room and the chunk times that it counts on.
+A session is asked for as on one server (`serving/admission_types.py`: geometry, pace, bytes, weight), under
+some key. A replica reports what its own admission goes by: its room and the chunk times that it counts on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from millstream.serving.admission_types import AdmissionConfig, Queued, Refused,
 from millstream.serving.chunk_times import Geometry
 
 Placement = Literal["pack", "spread"]
-"""Onto the fullest replica that has room, so that others can be given back; or onto the emptiest, which has most head room."""
+"""Onto the fullest replica that has room, so that others can be given back; or onto the emptiest, which has
+most head room."""
 MoveReason = Literal["drain", "deploy", "scale-in", "hot", "asked"]
 
 
@@ -24,9 +25,9 @@ class FleetRequest:
     """A session that wants a place on some replica of `request.geometry.model`."""
 
     request: Request
-    """As the replica will be asked."""
+    """Request as it will be sent to the replica."""
     key: str = ""
-    """The name of whoever's key opened it; quotas count by it."""
+    """Name of the key that opened it; quotas count by it."""
 
     @property
     def session_id(self) -> str:
@@ -45,7 +46,7 @@ class Pool:
     model: str
     """As in a geometry: the registered name."""
     gpus: int = 0
-    """That one replica takes."""
+    """GPUs that one replica takes."""
     minimum: int = 1
     maximum: int = 1
     warm: int = 0
@@ -59,27 +60,30 @@ class Pool:
     surge: int = 1
     """Replicas above the maximum while a deploy is under way; 0 drains one before the next is started."""
     dollars_per_hour: float = 0.0
-    """Of one replica."""
+    """Price of one replica."""
     version: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.minimum <= self.maximum or self.maximum < 1:
-            raise ConfigError(f"need 0 or more replicas at least and 1 or more at most, got {self.minimum} to {self.maximum}")
+            raise ConfigError(
+                f"need 0 or more replicas at least and 1 or more at most, got {self.minimum} to "
+                f"{self.maximum}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replica:
-    """What a replica says of itself, when it is ready and whenever that changes."""
+    """State that a replica reports, when it is ready and whenever that changes."""
 
     replica_id: str
-    """Of one start: it never comes again, so that tickets for a dead one are void."""
+    """Id of one start: it is never used again, so that tickets for a dead one are void."""
     pool: str
     node: str
     room: AdmissionConfig
     """The configuration of its own admission."""
     chunk_s: Mapping[Geometry, float] = field(default_factory=dict)
-    """What it counts on (`ChunkTimes.estimate`), by geometry; others are scaled from these. Empty: nothing is measured yet, and
-    it takes one session at a time."""
+    """Seconds a chunk that it counts on (`ChunkTimes.estimate`), by geometry; others are scaled from these.
+    Empty: nothing is measured yet, and it takes one session at a time."""
     recorded: frozenset[Geometry] = frozenset()
     """Geometries whose graphs are recorded: a session of one of these starts sooner there."""
     version: str = ""
@@ -94,12 +98,14 @@ class Place:
     session_id: str
     replica_id: str
     restore: bool = False
-    """Whether it comes back from its last kept state: its replica died, or it did not arrive where it was moved to."""
+    """True if it comes back from its last kept state: its replica died, or it did not arrive where it was
+    moved to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Move:
-    """Save it there, restore it here, say `moved` (or `move_failed`). Both places are held until then."""
+    """Save the session at `source`, restore it at `target`, report `moved` (or `move_failed`). Both places
+    are held until then."""
 
     session_id: str
     source: str
@@ -118,7 +124,7 @@ class StartReplica:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StopReplica:
-    """Nobody is on it and nobody will be: end it, and say `replica_gone`."""
+    """No session is on it and none will be: end it, and report `replica_gone`."""
 
     replica_id: str
     why: str
@@ -140,7 +146,7 @@ class PoolMetrics:
     sessions: int
     waiting: int
     promised: float
-    """Of the room of all that are ready, draining ones among them; 0 to 1."""
+    """Share that is promised of the room of all ready replicas, draining ones among them; 0 to 1."""
     replica_hours: float
     stream_hours: float
     dollars: float
@@ -159,4 +165,4 @@ class FleetMetrics:
     restored: int
     """Sessions that were given a new place after a death."""
     yielded: int
-    """Of them, where there was no room for their rate."""
+    """Restored sessions for whose rate there was no room."""

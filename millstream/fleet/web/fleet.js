@@ -15,7 +15,8 @@ function element(name, text = "", className = "") {
 function replica(each) {
   const box = element("div", "", "replica");
   box.append(element("h3", each.id));
-  box.append(element("p", `${each.state}, ${each.node ?? "?"}, ${each.url}${each.version ? `, version ${each.version}` : ""}`));
+  const where = each.url ? `, ${each.node ?? "?"}, ${each.url}` : "";
+  box.append(element("p", `${each.state}${where}${each.version ? `, version ${each.version}` : ""}`));
   const pressure = element("progress");
   pressure.max = 1;
   pressure.value = each.promised ?? 0;
@@ -24,10 +25,11 @@ function replica(each) {
   const chunks = (each.chunk_ms ?? []).map(({ geometry, ms }) => `${geometry}: ${ms.toFixed(0)} ms`).join("; ");
   box.append(element("p", `${((each.promised ?? 0) * 100).toFixed(0)}% promised, ${each.misses ?? 0} late chunks. ${chunks}`));
   const sessions = element("ul");
-  for (const { session, fps, chunk, viewers, can_move } of each.sessions) {
+  for (const { session, fps, chunk, viewers, can_move } of each.sessions ?? []) {
     const words = `${session}… chunk ${chunk}, ${fps.toFixed(1)} frames/s, ${viewers} watching`;
     sessions.append(element("li", can_move ? words : `${words}, cannot move`));
   }
+  if (each.num_sessions) sessions.append(element("li", `${each.num_sessions} sessions`));
   box.append(sessions);
   return box;
 }
@@ -55,8 +57,8 @@ async function look() {
     const { replicas, waiting, metrics, events } = await answer.json();
     $("summary").textContent = summary(metrics);
     $("replicas").replaceChildren(...replicas.map(replica));
-    $("line").replaceChildren(...waiting.map(({ session, reason }) => element("li", `${session}… ${reason}`)));
-    $("timeline").tBodies[0].replaceChildren(...events.reverse().map(event));
+    $("line").replaceChildren(...waiting.map(({ session, reason }) => element("li", session ? `${session}… ${reason}` : "one")));
+    $("timeline").tBodies[0].replaceChildren(...(events ?? []).reverse().map(event));
   } catch (error) {
     $("summary").textContent = `the gateway does not answer: ${error.message}`;
   }

@@ -40,7 +40,7 @@ class BrookParts(NamedTuple):
 
 
 class WordEmbedder:
-    """One text to its embedding, and the words in it that were never taught."""
+    """Embedder of one text at a time, which also finds the words that the model was never taught."""
 
     def __init__(self, model: BrookText, tokenizer: WordTokenizer) -> None:
         self.model = model
@@ -57,7 +57,7 @@ class WordEmbedder:
 def save_bundle(
     path: Path, parts: BrookParts, vocabulary: tuple[str, ...], card: dict[str, object], dtype: torch.dtype
 ) -> None:
-    """Appears by rename."""
+    """Write Brook as one file, which appears by rename."""
     tensors = {
         f"{part}.{name}": tensor.detach().to("cpu", dtype).contiguous()
         for part, module in parts.named()
@@ -69,7 +69,7 @@ def save_bundle(
 
 
 def read_card(path: Path) -> dict[str, Any]:
-    """How it was trained."""
+    """Return the file's card: how the model was trained."""
     with safe_open(path, framework="pt") as file:
         card: dict[str, Any] = json.loads(file.metadata()["card"])
     return card
@@ -84,7 +84,8 @@ def load_bundle(
     fingerprint: str | None = None,
     keep: Keep = everything,
 ) -> tuple[CausalDiT, BrookVAE, WordEmbedder]:
-    """With a `fingerprint`, the file must be that very one. `keep` says what stays of each parameter of the DiT."""
+    """Load Brook from its file. With a `fingerprint`, the file must be that very one. `keep` says what stays
+    of each parameter of the DiT."""
     try:
         if fingerprint is not None and (found := file_digest(path)) != fingerprint:
             raise WeightsError(
@@ -93,7 +94,9 @@ def load_bundle(
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
-                raise WeightsError(f"{path} is not a Brook model ({metadata.get('format')}); expected {FORMAT}")
+                raise WeightsError(
+                    f"{path} is not a Brook model ({metadata.get('format')}); expected {FORMAT}"
+                )
             vocabulary = tuple(json.loads(metadata["vocabulary"]))
             parts = build(spec, len(vocabulary))
             for part, module in parts.named():
@@ -102,14 +105,18 @@ def load_bundle(
     except FileNotFoundError:
         raise WeightsError(f"{path} is not there; check the path, or name bundled") from None
     except (OSError, SafetensorError, ValueError, KeyError) as error:
-        fix = "install millstream again" if fingerprint is not None else "name a file that millstream train wrote, or bundled"
+        fix = (
+            "install millstream again"
+            if fingerprint is not None
+            else "name a file that millstream train wrote, or bundled"
+        )
         raise WeightsError(f"{path} cannot be read ({type(error).__name__}); {fix}") from None
     nn.utils.convert_conv2d_weight_memory_format(parts.vae, torch.channels_last)  # what CPU convolutions like
     return parts.dit, parts.vae, WordEmbedder(parts.text, WordTokenizer(vocabulary))
 
 
 def build(spec: ModelSpec, num_words: int) -> BrookParts:
-    """On the meta device."""
+    """Build the three networks on the meta device."""
     assert isinstance(spec.vae, BrookVAEConfig)
     assert isinstance(spec.text, BrookTextConfig)
     with empty_modules():
@@ -123,7 +130,9 @@ def _fill(part: str, filling: Filling, file: safe_open, path: Path) -> None:
     wanted = filling.shapes
     if found != wanted:
         wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
-        raise WeightsError(f"{path} does not fit this {part}: {', '.join(wrong[:3])}; it is of another version")
+        raise WeightsError(
+            f"{path} does not fit this {part}: {', '.join(wrong[:3])}; it is of another version"
+        )
     for name in wanted:
         filling.give(name, file.get_tensor(stored[name]))
     filling.done()

@@ -70,7 +70,9 @@ class BrookText(nn.Module):
         """[B, S, E] with zeros at padding. A prompt without words is all zeros."""
         real_BS = ids_BS != PAD
         sees = real_BS | ~real_BS.any(dim=1, keepdim=True)  # no word at all: attend anywhere, zeroed below
-        bias = torch.zeros(sees.shape, device=ids_BS.device, dtype=self.position.dtype).masked_fill(~sees, float("-inf"))
+        bias = torch.zeros(sees.shape, device=ids_BS.device, dtype=self.position.dtype).masked_fill(
+            ~sees, float("-inf")
+        )
         x_BSE = self.embedding(ids_BS) + self.position[: ids_BS.shape[1]]
         for layer in self.layers:
             x_BSE = layer(x_BSE, bias[:, None, None])

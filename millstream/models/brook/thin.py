@@ -20,8 +20,11 @@ THIN = BrookVAEConfig(widths=(96, 32, 16), blocks=(3, 1, 0))
 
 
 def save_thin_decoder(path: Path, decoder: BrookDecoder) -> None:
-    """Appears by rename."""
-    tensors = {name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in decoder.state_dict().items()}
+    """Write the thin decoder to a file, which appears by rename."""
+    tensors = {
+        name: value.detach().to("cpu", torch.bfloat16).contiguous()
+        for name, value in decoder.state_dict().items()
+    }
     with Staging(path.parent) as staging:
         save_file(tensors, staging.path(path.name))
 
@@ -33,6 +36,8 @@ def load_thin_decoder(path: Path, device: torch.device, dtype: torch.dtype) -> B
         tensors = {name: value.to(device, dtype) for name, value in load_file(path).items()}
         decoder.load_state_dict(tensors, assign=True)
     except (OSError, SafetensorError, RuntimeError) as error:
-        raise WeightsError(f"{path} cannot be read ({type(error).__name__}); install millstream again") from None
+        raise WeightsError(
+            f"{path} cannot be read ({type(error).__name__}); install millstream again"
+        ) from None
     nn.utils.convert_conv2d_weight_memory_format(decoder, torch.channels_last)
     return decoder.requires_grad_(requires_grad=False)

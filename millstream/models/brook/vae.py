@@ -1,8 +1,9 @@
 """Brook's causal video VAE: 8x in space, 4x in time, with a decoder thin enough for two CPU cores.
 
-A latent frame stands for four pixel frames. The network is two-dimensional but for one causal convolution over
-latent frames on either side, so streaming needs two tails. At the start of an epoch the first picture is shown to
-the encoder four times, and of the four that come back only the last is kept: the first latent is one pixel frame.
+A latent frame stands for four pixel frames. The network is two-dimensional but for one causal convolution
+over latent frames on either side, so streaming needs two tails. At the start of an epoch the first picture is
+shown to the encoder four times, and of the four that come back only the last is kept: the first latent is one
+pixel frame.
 Shapes: B batch, F latent frames, T pixel frames, C channels, Y and X rows and columns.
 """
 
@@ -20,7 +21,8 @@ PAST = 2
 
 
 class BrookResBlock(nn.Module):
-    """Two convolutions beside the stream; without norms, which would cost more than they bring at this width."""
+    """Two convolutions beside the stream; without norms, which would cost more than they bring at this
+    width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -104,7 +106,9 @@ class BrookVAE(nn.Module):
         whole = pixels_BTCYX.shape[1] >= lead and (pixels_BTCYX.shape[1] - lead) % TEMPORAL_STRIDE == 0
         assert whole, f"{pixels_BTCYX.shape[1]} frames do not fill whole latent frames"
         if lead:
-            pixels_BTCYX = torch.cat([pixels_BTCYX[:, :1].expand(-1, TEMPORAL_STRIDE - 1, -1, -1, -1), pixels_BTCYX], dim=1)
+            pixels_BTCYX = torch.cat(
+                [pixels_BTCYX[:, :1].expand(-1, TEMPORAL_STRIDE - 1, -1, -1, -1), pixels_BTCYX], dim=1
+            )
         carry = Carry(state)
         mean, log_variance = self.encoder(pixels_BTCYX, carry).chunk(2, dim=2)
         return mean, log_variance, carry.finish()

@@ -31,9 +31,10 @@ _FP8_CAPABILITY = (9, 0)
 
 
 def accelerate(model: LoadedModel, speed: Speed, beside: Beside = NOTHING) -> LoadedModel:
-    """The same model, its weights taken over; the one that was given cannot be used any more. What Brook needs
-    for int8 and its thin decoder is `beside` its weights."""
-    dit, vae = model.dit, model.vae
+    """Return the model on the fast path. It takes the weights over, so the given model must not be used
+    afterwards. `beside` names the files beside Brook's weights that int8 and the thin decoder need."""
+    dit = model.dit
+    vae = model.vae
     if speed.blocks:
         dit = quicken(dit, speed)
     if speed.decoder and isinstance(vae, WanVAE):
@@ -49,7 +50,7 @@ def accelerate(model: LoadedModel, speed: Speed, beside: Beside = NOTHING) -> Lo
 
 
 def quicken(dit: CausalDiT, speed: Speed, spread: Spread = ALONE) -> CausalDiT:
-    """The same model with its blocks and its head on the fast path."""
+    """Put the blocks and the head of a DiT on the fast path, in place, and return it."""
     dit.set_submodule("head", FastHead(dit.head))
     if speed.graphs and dit.patch_in.weight.is_cuda:
         recorder = spread.recorder(GraphRecorder(dit.patch_in.weight.device))
@@ -60,7 +61,7 @@ def quicken(dit: CausalDiT, speed: Speed, spread: Spread = ALONE) -> CausalDiT:
 
 
 def refuse_impossible(speed: Speed, device: torch.device, dtype: torch.dtype, head_width: int) -> None:
-    """What was asked for by name and this device cannot do."""
+    """Raise if `speed` asks for something that this device cannot do."""
     if speed.fp8:
         _refuse_without_fp8(device, dtype)
     if speed.low_attention:
@@ -71,7 +72,9 @@ def _refuse_without_fp8(device: torch.device, dtype: torch.dtype) -> None:
     if device.type != "cuda":
         return  # computed in float32 from e4m3 numbers: slow, and good for looking at what e4m3 costs
     if torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
-        raise DeviceError(f"{torch.cuda.get_device_name(device)} cannot multiply in fp8; use --precision bf16")
+        raise DeviceError(
+            f"{torch.cuda.get_device_name(device)} cannot multiply in fp8; use --precision bf16"
+        )
     if dtype != torch.bfloat16:
         raise DeviceError("fp8 products come out in bfloat16; use --dtype bfloat16 or --precision bf16")
 
@@ -80,11 +83,16 @@ def _refuse_without_low_attention(device: torch.device, dtype: torch.dtype, head
     if device.type != "cuda":
         return  # the same rounding in float32: slow, and good for looking at what it costs
     if not has_triton():
-        raise DeviceError("low_attention is written in Triton; install it, or leave low_attention out of --fast")
+        raise DeviceError(
+            "low_attention is written in Triton; install it, or leave low_attention out of --fast"
+        )
     if torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
-        raise DeviceError(f"{torch.cuda.get_device_name(device)} cannot attend in 8 bits; leave low_attention out of --fast")
+        raise DeviceError(
+            f"{torch.cuda.get_device_name(device)} cannot attend in 8 bits; leave low_attention out of --fast"
+        )
     if dtype != torch.bfloat16 or head_width not in HEAD_WIDTHS:
         widths = ", ".join(map(str, HEAD_WIDTHS))
         raise DeviceError(
-            f"low_attention is for bfloat16 and heads of {widths}, not {dtype} and {head_width}; leave it out of --fast"
+            f"low_attention is for bfloat16 and heads of {widths}, not {dtype} and {head_width}; leave it "
+            "out of --fast"
         )

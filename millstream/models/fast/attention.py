@@ -1,7 +1,9 @@
-"""Attention for the fast path: q, k and v as one product, written into the rings in the same pass that norms and turns them.
+"""Attention for the fast path: q, k and v as one product, written into the rings in the same pass that norms
+and turns them.
 
-Takes the plain layers' weights over. Inputs and answers may be e4m3, as the products before and after want them. Self-attention
-may be in 8 bits throughout, over the ring's packed copy; a bias on the past is for the other kind alone.
+Takes the plain layers' weights over. Inputs and answers may be e4m3, as the products before and after want
+them. Self-attention may be in 8 bits throughout, over the ring's packed copy; a bias on the past is for the
+other kind alone.
 Shapes: L tokens of all rows, D width, N heads, H head width, S text tokens, B rows (sessions).
 """
 
@@ -17,12 +19,12 @@ from millstream.core.speed import Speed
 from millstream.models.dit import CrossAttention, SelfAttention
 from millstream.models.fast.linear import Dense
 from millstream.models.kv import PaddedSpan
-from millstream.models.packed import PackedWindow
+from millstream.models.quantised_window import PackedWindow
 from millstream.ops.attention import AttentionShare, attend, attend_in_shares
 from millstream.ops.fp8 import Rows8
 from millstream.ops.frame_rows import Addend
 from millstream.ops.low_attention import attend_packed
-from millstream.ops.packed import PackedQueries
+from millstream.ops.quantised_kv import PackedQueries
 from millstream.ops.ring_write import write_ring
 from millstream.ops.rope import Phases
 from millstream.ops.rows import finish_attention, norm_query
@@ -30,7 +32,7 @@ from millstream.ops.waves import waves_of
 
 
 class Ring(Protocol):
-    """What is needed of a row's `KVRing`, whose slots are written here."""
+    """Interface of a row's `KVRing`, as far as it is needed here. Its slots are written by this module."""
 
     @property
     def index(self) -> Tensor: ...
@@ -50,27 +52,31 @@ class Ring(Protocol):
 
 
 class Projected(NamedTuple):
-    """Of one ring's rows."""
+    """Projections q, k and v of one ring's rows, side by side."""
 
     qkv_BLX: Tensor
     means_2BL: Tensor | None
-    """Mean squares of q and k over all heads, where others have some of these."""
+    """Mean squares of q and k over all heads; None unless other ranks hold some of the heads."""
 
 
 class FastSelfAttention(nn.Module):
     def __init__(self, plain: SelfAttention, speed: Speed) -> None:
         super().__init__()
         self.width = plain.q.in_features
-        """Of all heads."""
-        self.heads, self.eps = plain.q.out_features * plain.heads // self.width, plain.norm_q.eps
-        self.round_keys, self.even_waves, self.low_attention = speed.round_keys, speed.even_waves, speed.low_attention
+        """Width of all heads together."""
+        self.heads = plain.q.out_features * plain.heads // self.width
+        self.eps = plain.norm_q.eps
+        self.round_keys = speed.round_keys
+        self.even_waves = speed.even_waves
+        self.low_attention = speed.low_attention
         self.qkv = Dense([plain.q, plain.k, plain.v], fp8="qkv" in speed.fp8)
         self.out = Dense([plain.o], fp8="out" in speed.fp8)
-        self.norm_q, self.norm_k = plain.norm_q.weight, plain.norm_k.weight
+        self.norm_q = plain.norm_q.weight
+        self.norm_k = plain.norm_k.weight
 
     @property
     def is_fp8(self) -> bool:
-        """How it wants its input."""
+        """True if the input must come as e4m3 rows (`Rows8`)."""
         return self.qkv.is_fp8
 
     def forward(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> Addend:
@@ -79,11 +85,11 @@ class FastSelfAttention(nn.Module):
         return self.out(joined([self._answer(rows, layer, ring) for ring, rows in parts]))
 
     def _answer(self, rows: Projected, layer: int, ring: Ring) -> Tensor | Rows8:
-        """Of one ring, whose rows are written."""
+        """Write one ring's rows, and return its attention."""
         return self._attend(self._write(rows, layer, ring), layer, ring, fp8=self.out.is_fp8)
 
     def remember(self, x: Tensor | Rows8, layer: int, rings: Sequence[Ring]) -> None:
-        """Only leave keys and values."""
+        """Write keys and values to the rings, and attend to nothing."""
         for ring, rows in zip(rings, self._rows(x, layer, rings), strict=True):
             self._write(rows, layer, ring)
 
@@ -93,11 +99,16 @@ class FastSelfAttention(nn.Module):
         qkv_LX = self.qkv(x)
         parts = qkv_LX.unflatten(0, (sum(batches), -1)).split(batches)
         means_2L = self._means(qkv_LX)
-        means = [None] * len(rings) if means_2L is None else means_2L.unflatten(1, (sum(batches), -1)).split(batches, dim=1)
+        means = (
+            [None] * len(rings)
+            if means_2L is None
+            else means_2L.unflatten(1, (sum(batches), -1)).split(batches, dim=1)
+        )
         return [Projected(*each) for each in zip(parts, means, strict=True)]
 
     def _means(self, qkv_LX: Tensor) -> Tensor | None:
-        """Mean squares of q and k over all heads, [2, L], where others have some of these."""
+        """Return the mean squares of q and k over all heads, [2, L]; None unless other ranks hold some of the
+        heads."""
         return None
 
     def _write(self, rows: Projected, layer: int, ring: Ring) -> Tensor | PackedQueries:
@@ -121,7 +132,7 @@ class FastSelfAttention(nn.Module):
         return q_BLNH
 
     def _follow(self, layer: int, ring: Ring) -> None:
-        """What goes with keys and values that are in their slots now."""
+        """Update what is derived from a layer's keys and values, after they were written to their slots."""
         k_BWNH, v_BWNH, _ = ring.span(layer, rounded=False)
         ring.written_in_place(layer)
         if self.low_attention:  # with a bias too: who comes next may have none
@@ -147,19 +158,22 @@ class FastSelfAttention(nn.Module):
 class FastCrossAttention(nn.Module):
     def __init__(self, plain: CrossAttention, speed: Speed) -> None:
         super().__init__()
-        self.heads, self.eps = plain.heads, plain.norm_q.eps
+        self.heads = plain.heads
+        self.eps = plain.norm_q.eps
         self.q = Dense([plain.q], fp8="cross" in speed.fp8)
         self.out = Dense([plain.o], fp8="cross" in speed.fp8)
         self.norm_q = plain.norm_q.weight
-        self.k, self.v, self.norm_k = plain.k, plain.v, plain.norm_k
+        self.k = plain.k
+        self.v = plain.v
+        self.norm_k = plain.norm_k
 
     @property
     def is_fp8(self) -> bool:
-        """How it wants its input."""
+        """True if the input must come as e4m3 rows (`Rows8`)."""
         return self.q.is_fp8
 
     def key_value(self, text_BSD: Tensor) -> tuple[Tensor, Tensor]:
-        """Of a prompt, once: in full precision."""
+        """Return the keys and values of a prompt, in full precision; called once for each prompt."""
         k = self.norm_k(self.k(text_BSD)).unflatten(-1, (self.heads, -1))
         return k, self.v(text_BSD).unflatten(-1, (self.heads, -1))
 
@@ -167,7 +181,8 @@ class FastCrossAttention(nn.Module):
         return self.out(self._attended(x, k_BSNH, v_BSNH))
 
     def add_to(self, residual_LD: Tensor, x: Tensor, k_BSNH: Tensor, v_BSNH: Tensor) -> None:
-        """Add the answer to the residual, which has the last product's bias already. An e4m3 product cannot."""
+        """Add the answer to the residual, which has the last product's bias already. An e4m3 product
+        cannot."""
         answer = self._attended(x, k_BSNH, v_BSNH)
         assert isinstance(answer, Tensor)
         residual_LD.addmm_(answer, self.out.weight.t())
@@ -179,7 +194,7 @@ class FastCrossAttention(nn.Module):
 
 
 def finished(out_BLNH: Tensor, *, fp8: bool) -> Tensor | Rows8:
-    """What needs no putting together."""
+    """Return attention that was computed in one part, in the form that the next product takes."""
     return finish_attention([AttentionShare(out_BLNH.flatten(2)[None], None)], 0, fp8=fp8)
 
 

@@ -1,7 +1,9 @@
 """One transformer block as six products and two attentions, with one pass over memory between each two.
 
-What a block adds to the residual last is handed to the next one, which adds it while it norms: `PendingResidual`.
-Shapes: L tokens of all rows, F frames of all rows, D width, N heads, H head width, S text tokens, B rows (sessions).
+What a block adds to the residual last is handed to the next one, which adds it while it norms:
+`PendingResidual`.
+Shapes: L tokens of all rows, F frames of all rows, D width, N heads, H head width, S text tokens, B rows
+(sessions).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from millstream.ops.rows import add_norm, gelu_rows
 
 
 class PendingResidual(NamedTuple):
-    """What is still to be added to the residual."""
+    """Addend of the residual that is not added yet, and its gate."""
 
     y: Addend | None = None
     gate_FD: Tensor | None = None
@@ -53,11 +55,15 @@ class FastBlock(nn.Module):
         _, _, gate1, shift2, scale2, gate2 = levels_F6D.unbind(1)
         attended = self.self_attn(self._entered(x_LD, pending, levels_F6D), layer, rings)
         told = self._told(x_LD, PendingResidual(attended, gate1), k_BSNH, v_BSNH)
-        thought = self._spread.normed(x_LD, *told, scale2, shift2, eps=self.eps, fp8=self.up.is_fp8, what="mlp")
+        thought = self._spread.normed(
+            x_LD, *told, scale2, shift2, eps=self.eps, fp8=self.up.is_fp8, what="mlp"
+        )
         return PendingResidual(self.down(self._activated(thought)), gate2)
 
-    def remember(self, x_LD: Tensor, pending: PendingResidual, levels_F6D: Tensor, layer: int, rings: Sequence[Ring]) -> None:
-        """Only leave keys and values."""
+    def remember(
+        self, x_LD: Tensor, pending: PendingResidual, levels_F6D: Tensor, layer: int, rings: Sequence[Ring]
+    ) -> None:
+        """Write keys and values to the rings, and compute nothing else."""
         self.self_attn.remember(self._entered(x_LD, pending, levels_F6D), layer, rings)
 
     def _entered(self, x_LD: Tensor, pending: PendingResidual, levels_F6D: Tensor) -> Tensor | Rows8:
@@ -65,11 +71,16 @@ class FastBlock(nn.Module):
         fp8 = self.self_attn.is_fp8
         return self._spread.normed(x_LD, *pending, scale, shift, eps=self.eps, fp8=fp8, what="attention")
 
-    def _told(self, x_LD: Tensor, pending: PendingResidual, k_BSNH: Tensor, v_BSNH: Tensor) -> PendingResidual:
-        """What the prompt has to say to the residual with what is pending. Nothing where its product adds it there itself."""
-        cross, norm = self.cross_attn, self.cross_norm
+    def _told(
+        self, x_LD: Tensor, pending: PendingResidual, k_BSNH: Tensor, v_BSNH: Tensor
+    ) -> PendingResidual:
+        """Add what is pending to the residual, and cross-attend to the prompt. Return the answer as pending;
+        nothing is pending where its product adds the answer to the residual itself."""
+        cross = self.cross_attn
+        norm = self.cross_norm
         later = None if cross.is_fp8 else cross.out.bias
-        affine, rows = (norm.weight, norm.bias), self._spread.rows
+        affine = (norm.weight, norm.bias)
+        rows = self._spread.rows
         x = add_norm(x_LD, *pending, *affine, eps=norm.eps, fp8=cross.is_fp8, later_D=later, rows=rows)
         if isinstance(x, Rows8):
             return PendingResidual(cross(x, k_BSNH, v_BSNH))
@@ -86,11 +97,15 @@ class FastHead(Head):
     def __init__(self, plain: Head) -> None:
         """Takes its weights over."""
         nn.Module.__init__(self)
-        self.config, self.modulation, self.proj = plain.config, plain.modulation, plain.proj
+        self.config = plain.config
+        self.modulation = plain.modulation
+        self.proj = plain.proj
 
     def project(self, x_BFTD: Tensor, time_BFD: Tensor) -> Tensor:
         shift_FD, scale_FD = (self.modulation + time_BFD.unsqueeze(2)).flatten(0, 1).unbind(1)
-        normed = add_norm(x_BFTD.flatten(0, 2), None, None, scale_FD, shift_FD, eps=self.config.eps, fp8=False)
+        normed = add_norm(
+            x_BFTD.flatten(0, 2), None, None, scale_FD, shift_FD, eps=self.config.eps, fp8=False
+        )
         assert isinstance(normed, Tensor)
         cells: Tensor = self.proj(normed)
         return cells.unflatten(0, x_BFTD.shape[:3])

@@ -1,9 +1,9 @@
 """Words that a CUDA graph sets to zero, by a kernel instead of a memset.
 
-cuDNN's attention and many products hand out their tiles by counting in a word of memory, which is set to zero before each call:
-four times a layer. As a node of a graph a memset is 5 us between two kernels; a kernel in its place is 1.6, to the same bits
-(`docs/log.md`). Needs the driver's Python interface, which comes with torch for CUDA 13; without it graphs stay as they were
-recorded.
+cuDNN's attention and many products hand out their tiles by counting in a word of memory, which is set to zero
+before each call: four times a layer. As a node of a graph a memset is 5 us between two kernels; a kernel in
+its place is 1.6, to the same bits (`docs/log.md`). Needs the driver's Python interface, which comes with
+torch for CUDA 13; without it graphs stay as they were recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from millstream.ops.backend import has_triton
 
 _WORD_BYTES = 4
 _FIRST_VERSION = 13
-"""Of the interface: edges of a graph come with what they mean."""
+"""First version of the interface whose functions return the edges of a graph with their data."""
 
 
 @cache
@@ -38,11 +38,12 @@ class MemsetReplacer:
 
     def __init__(self, driver: Any, make_node: Callable[[int], Any]) -> None:
         """`make_node(address)` gives the parameters of a kernel node that sets the word there to zero."""
-        self._driver, self._make_node = driver, make_node
+        self._driver = driver
+        self._make_node = make_node
 
     @staticmethod
     def on(device: torch.device) -> MemsetReplacer | None:
-        """None where graphs cannot be changed."""
+        """Return a replacer for this device; None where graphs cannot be changed."""
         driver = find_driver()
         if driver is None or not has_triton():
             return None
@@ -61,8 +62,10 @@ class MemsetReplacer:
         return MemsetReplacer(driver, make_node)
 
     def change(self, graph: Any) -> int:
-        """Before the graph is instantiated. Says how many words there were."""
-        memsets = [node for node in self._listed(self._driver.cuGraphGetNodes, graph)[0] if self._is_memset(node)]
+        """Replace the memsets of a graph that is not instantiated yet. Return how many there were."""
+        memsets = [
+            node for node in self._listed(self._driver.cuGraphGetNodes, graph)[0] if self._is_memset(node)
+        ]
         return sum(self._replaced(graph, node) for node in memsets)
 
     def _replaced(self, graph: Any, node: Any) -> bool:
@@ -73,7 +76,9 @@ class MemsetReplacer:
         before, _ = self._listed(driver.cuGraphNodeGetDependencies, node)
         after, meaning = self._listed(driver.cuGraphNodeGetDependentNodes, node)
         self._asked(driver.cuGraphDestroyNode, node)
-        (kernel,) = self._asked(driver.cuGraphAddKernelNode, graph, before, len(before), self._make_node(int(memset.dst)))
+        (kernel,) = self._asked(
+            driver.cuGraphAddKernelNode, graph, before, len(before), self._make_node(int(memset.dst))
+        )
         self._asked(driver.cuGraphAddDependencies, graph, [kernel] * len(after), after, meaning, len(after))
         return True
 

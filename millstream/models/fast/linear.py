@@ -21,11 +21,16 @@ class Dense(nn.Module):
 
     def __init__(self, layers: Sequence[nn.Linear], *, fp8: bool) -> None:
         super().__init__()
-        weight = torch.cat([layer.weight.detach() for layer in layers]) if len(layers) > 1 else layers[0].weight.detach()
+        weight = (
+            torch.cat([layer.weight.detach() for layer in layers])
+            if len(layers) > 1
+            else layers[0].weight.detach()
+        )
         scales = None
         if fp8:
             rows = quantise(weight)
-            weight, scales = rows.values_LI, rows.scales_L1
+            weight = rows.values_LI
+            scales = rows.scales_L1
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = nn.Parameter(torch.cat([layer.bias.detach() for layer in layers]), requires_grad=False)
         self.scales = None if scales is None else nn.Parameter(scales, requires_grad=False)
@@ -35,15 +40,17 @@ class Dense(nn.Module):
         return self.scales is not None
 
     def forward(self, x: Tensor | Rows8) -> Addend:
-        """Whole; a share's may be in parts."""
+        """Return the product as one tensor; that of a rank's share may be in parts."""
         return self.product(x)
 
     def product(self, x: Tensor | Rows8, out: Tensor | None = None) -> Tensor:
         return _product(x, self.weight, self.bias, self.scales, out)
 
     def some(self, x: Tensor | Rows8, outputs: slice) -> Tensor:
-        """Those of the outputs."""
-        return _product(x, self.weight[outputs], self.bias[outputs], None if self.scales is None else self.scales[outputs])
+        """Return the product for these outputs only."""
+        return _product(
+            x, self.weight[outputs], self.bias[outputs], None if self.scales is None else self.scales[outputs]
+        )
 
     def with_gelu(self, x_LI: Tensor) -> Tensor:
         assert not self.is_fp8, "an e4m3 product has no GELU at its end"

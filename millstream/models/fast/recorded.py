@@ -1,9 +1,11 @@
-"""Blocks whose calls are recorded once and then replayed as CUDA graphs: the host launches one thing instead of hundreds.
+"""Blocks whose calls are recorded once and then replayed as CUDA graphs: the host launches one thing instead
+of hundreds.
 
-A recording holds addresses and lengths, so there is one for each ring, each level it is filled to, and each kind of call;
-numbers that change (residual, modulations, places, phases, prompt) are copied to where the recording reads them. What is
-called seldom, as while a window fills, is not worth recording and simply runs. All recordings share one pool of memory: one
-runs at a time, and what it leaves behind is read before the next.
+A recording holds addresses and lengths, so there is one for each ring, each level it is filled to, and each
+kind of call; numbers that change (residual, modulations, places, phases, prompt) are copied to where the
+recording reads them. What is called seldom, as while a window fills, is not worth recording and simply runs.
+All recordings share one pool of memory: one runs at a time, and what it leaves behind is read before the
+next.
 Shapes: B rows (sessions), F frames, T tokens a frame, L chunk tokens, D width.
 """
 
@@ -23,23 +25,24 @@ from millstream.models.fast.graph_memsets import MemsetReplacer
 from millstream.models.fast.spread import ALONE, Record, Run, Spread
 from millstream.models.fast.stack import FastStack
 from millstream.models.kv import KVRing, Memory, PaddedSpan
-from millstream.models.packed import PackedWindow
+from millstream.models.quantised_window import PackedWindow
 from millstream.ops.rope import Phases
 
 CALLS_BEFORE = {"step": 8, "commit": 2}
-"""So often a call is seen before it is recorded: more than one chunk makes of it, so a window that fills is not."""
+"""Times that a call is seen before it is recorded: more than one chunk makes of it, so that a window that is
+filling is not recorded."""
 MAX_RECORDINGS = 128
-"""The one that was not used for longest goes, if that is long: where more are needed than there may be, calls run as they are
-rather than push each other out."""
+"""The one that was not used for longest goes, if that is long: where more are needed than there may be, calls
+run as they are rather than push each other out."""
 LONG = 4 * MAX_RECORDINGS
-"""Calls since then."""
+"""Calls since a recording was last used, after which it may be dropped."""
 MAX_COUNTED = 1024
 """Calls that are counted; beyond it, counting starts over."""
 
 
 class RingView:
-    """A ring as a recording sees it: where it is, with places and phases in memory that stays. A session's ring ends with the
-    session: what was recorded of it does not hold it."""
+    """A ring as a recording sees it: where it is, with places and phases in memory that stays. A session's
+    ring ends with the session: what was recorded of it does not hold it."""
 
     def __init__(self, ring: KVRing) -> None:
         self._ring = weakref.ref(ring)
@@ -55,7 +58,7 @@ class RingView:
         return self._there().span(layer, rounded=rounded)
 
     def written_in_place(self, layer: int) -> None:
-        """Nothing: a ring that fills its sink is not recorded."""
+        """Do nothing: a ring that fills its sink is not recorded."""
 
     def follow(self, ring: KVRing) -> None:
         self.index.copy_(ring.index)
@@ -87,11 +90,11 @@ class RecordedCalls:
 
 
 class GraphRecorder:
-    """Records on one CUDA device, into one pool. In the middle of somebody's stream, so not as `torch.cuda.graph` does it: that
-    waits for the device and first has everything given back that is free."""
+    """Records on one CUDA device, into one pool. In the middle of somebody's stream, so not as
+    `torch.cuda.graph` does it: that waits for the device and first has everything given back that is free."""
 
     def __init__(self, device: torch.device, *, zero_words: bool = True) -> None:
-        """`zero_words` by kernels; or as whoever is recorded does it."""
+        """With `zero_words`, words are set to zero by kernels; otherwise as the recorded calls do it."""
         self._living: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
         self._stream = torch.cuda.Stream(device)
         self._words = MemsetReplacer.on(device) if zero_words else None
@@ -150,7 +153,7 @@ class RecordedStack(FastStack):
             recording.replay(x_BFTD, levels_BF6D, rings)
 
     def forget_recordings(self) -> None:
-        """Before what they call, or the memory they name, is gone."""
+        """Drop all recordings. Call it before what they call, or the memory they name, is gone."""
         self._recordings.clear()
         self._seen.clear()
         self._often.clear()
@@ -158,13 +161,16 @@ class RecordedStack(FastStack):
     def _recording(
         self, kind: str, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[KVRing], cross: CrossKV
     ) -> RecordedCalls | None:
-        """Of this call, made if it comes often; None where it is to run as it is. The prompt is told to it."""
+        """Return the recording of this call, made if the call comes often; None where it is to run as it is.
+        The prompt is copied to where the recording reads it."""
         if any(ring.fills_sink or ring.bias is not None for ring in rings):
             return None
         self._calls += 1
         key = (kind, x_BFTD.shape, *(_address(ring) for ring in rings))
         if key not in self._recordings:
-            is_often = self._comes_often(kind, key, (kind, x_BFTD.shape, *(_likeness(ring) for ring in rings)))
+            is_often = self._comes_often(
+                kind, key, (kind, x_BFTD.shape, *(_likeness(ring) for ring in rings))
+            )
             if is_often and not self._has_room():
                 return None
             self.one_offs += 1
@@ -178,7 +184,8 @@ class RecordedStack(FastStack):
         return self._recordings[key]
 
     def _has_room(self) -> bool:
-        """For one more recording; the oldest makes it if nobody uses that any more."""
+        """Return whether there is room for one more recording. The oldest is dropped for it if it is not used
+        any more."""
         if len(self._recordings) < MAX_RECORDINGS:
             return True
         oldest = next(iter(self._recordings))
@@ -187,13 +194,18 @@ class RecordedStack(FastStack):
         del self._recordings[oldest]
         return True
 
-    def _made(self, kind: str, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[KVRing], told: CrossKV) -> RecordedCalls:
-        x, levels, views = x_BFTD.clone(), levels_BF6D.clone(), [RingView(ring) for ring in rings]
+    def _made(
+        self, kind: str, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[KVRing], told: CrossKV
+    ) -> RecordedCalls:
+        x = x_BFTD.clone()
+        levels = levels_BF6D.clone()
+        views = [RingView(ring) for ring in rings]
         body = self.walk if kind == "step" else self.walk_to_keys
         return RecordedCalls(x, levels, views, self._record(lambda: body(x, levels, views, told)))
 
     def _comes_often(self, kind: str, key: Hashable, likeness: Hashable) -> bool:
-        """What one session does often, or so many together, the next will: their calls are recorded at once."""
+        """Return whether a call like this one comes often. What is frequent in one session, or in so many
+        together, will be in the next: their calls are recorded at once."""
         if len(self._seen) >= MAX_COUNTED:
             self._seen.clear()
             self._often.clear()
@@ -203,7 +215,8 @@ class RecordedStack(FastStack):
         return likeness in self._often
 
     def _tell(self, cross: CrossKV) -> None:
-        """A prompt's keys and values to where recordings read them. Kept from call to call: a prompt stays for a while."""
+        """Copy a prompt's keys and values to where recordings read them. They are kept from call to call,
+        since a prompt stays for a while."""
         if cross is self._prompt:
             return
         shape = cross.k[0].shape
@@ -216,18 +229,20 @@ class RecordedStack(FastStack):
 
 
 def chunks_before(steps: int) -> int:
-    """Chunks of so many steps with a full window, until all their calls are recorded; a commit may come a chunk later."""
+    """Return how many chunks of so many steps with a full window pass until all their calls are recorded; a
+    commit may come a chunk later."""
     assert steps > 0, f"a chunk of {steps} steps"
     return max(-(-CALLS_BEFORE["step"] // steps), CALLS_BEFORE["commit"] + 1) + 1
 
 
 def _address(ring: KVRing) -> Hashable:
-    """All that a recording depends on: a new ring of this shape in this place may use it as the old one did."""
+    """Return all that a recording depends on: a new ring of this shape in this place may use it as the old
+    one did."""
     k, _, _ = ring.span(0, rounded=True)
     return *_likeness(ring), k.data_ptr(), ring.packed and ring.packed.address
 
 
 def _likeness(ring: KVRing) -> tuple[Hashable, ...]:
-    """The same, wherever it is."""
+    """Return what two rings must have in common for their calls to be alike, wherever they lie in memory."""
     k, _, num_zeros = ring.span(0, rounded=True)
     return ring.shape, k.shape[1], num_zeros

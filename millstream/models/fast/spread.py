@@ -50,7 +50,7 @@ class Spread:
         return add_norm(x_LD, y, gate_FD, scale_FD, shift_FD, eps=eps, fp8=fp8, rows=self.rows)
 
     def recorder(self, record: Record) -> Record:
-        """What records blocks that are spread so."""
+        """Return what records the calls of blocks that are spread this way."""
         return record
 
     def enter(self, x_BFTD: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class Spread:
         return x_BFTD.flatten(0, 2)
 
     def leave(self, x_BFTD: Tensor, mine_LD: Tensor) -> None:
-        """Put what blocks have made of them back, with everybody's."""
+        """Write the rows that blocks have changed back to the residual, with those of all ranks."""
 
 
 ALONE = Spread()

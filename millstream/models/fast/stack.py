@@ -1,6 +1,7 @@
 """A DiT's blocks on the fast path, in the place of the plain ones and called as they are.
 
-One device, or a rank's share. Embeddings and the prompt's keys and values stay plain: they are small, or seldom.
+One device, or a rank's share. Embeddings and the prompt's keys and values stay plain: they are small, or
+seldom.
 Shapes: B rows (sessions), F frames, T tokens a frame, L = B*F*T tokens, D width.
 """
 
@@ -24,7 +25,8 @@ from millstream.ops.rows import add_gated
 
 
 class FastStack(TypedModuleList[FastBlock]):
-    """Blocks one after the other. Weights are taken over block by block, so a model is never in memory twice."""
+    """Blocks one after the other. Weights are taken over block by block, so a model is never in memory
+    twice."""
 
     def __init__(self, plain: BlockStack, speed: Speed, spread: Spread = ALONE) -> None:
         super().__init__()
@@ -38,8 +40,10 @@ class FastStack(TypedModuleList[FastBlock]):
         self.modulations_N16D = nn.Parameter(modulations[:, None], requires_grad=False)
 
     def changed(self, modulations_N16D: Tensor) -> None:
-        """Its blocks are others now; theirs are these."""
-        assert len(modulations_N16D) == len(self), f"{len(modulations_N16D)} modulations of {len(self)} blocks"
+        """Take these modulations over: the weights of the blocks have changed."""
+        assert len(modulations_N16D) == len(self), (
+            f"{len(modulations_N16D)} modulations of {len(self)} blocks"
+        )
         self.modulations_N16D = nn.Parameter(modulations_N16D, requires_grad=False)
 
     def forward(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
@@ -48,28 +52,34 @@ class FastStack(TypedModuleList[FastBlock]):
         return x_BFTD
 
     def remember(self, x_BFTD: Tensor, levels_BF6D: Tensor, memory: Memory, cross: CrossKV) -> None:
-        """Leave keys and values; the last layer stops at its own."""
+        """Write keys and values to memory; the last layer stops at its own."""
         self.walk_to_keys(x_BFTD, levels_BF6D, self._rings(memory), cross)
 
     def walk(self, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[Ring], cross: CrossKV) -> None:
-        """All blocks, on `x` in place."""
-        x_LD, levels, pending = self.spread.enter(x_BFTD), self._levels(levels_BF6D), PendingResidual()
+        """Call all blocks on `x`, in place."""
+        x_LD = self.spread.enter(x_BFTD)
+        levels = self._levels(levels_BF6D)
+        pending = PendingResidual()
         for layer, block in enumerate(self):
             pending = block(x_LD, pending, levels[layer], layer, rings, cross.k[layer], cross.v[layer])
         assert pending.y is not None
         add_gated(x_LD, pending.y, pending.gate_FD, self.spread.rows)
         self.spread.leave(x_BFTD, x_LD)
 
-    def walk_to_keys(self, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[Ring], cross: CrossKV) -> None:
-        """All blocks as far as the last one's keys and values; what is in `x` then means nothing."""
-        x_LD, levels, pending = self.spread.enter(x_BFTD), self._levels(levels_BF6D), PendingResidual()
+    def walk_to_keys(
+        self, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[Ring], cross: CrossKV
+    ) -> None:
+        """Call all blocks as far as the last one's keys and values. `x` is meaningless afterwards."""
+        x_LD = self.spread.enter(x_BFTD)
+        levels = self._levels(levels_BF6D)
+        pending = PendingResidual()
         *body, last = self
         for layer, block in enumerate(body):
             pending = block(x_LD, pending, levels[layer], layer, rings, cross.k[layer], cross.v[layer])
         last.remember(x_LD, pending, levels[-1], len(body), rings)
 
     def _rings(self, memory: Memory) -> Sequence[KVRing]:
-        """With all that blocks need of them."""
+        """Return the rings, with all that blocks need of them."""
         rings = rings_of(memory)
         if self._low_attention:
             for ring in rings:
@@ -82,7 +92,8 @@ class FastStack(TypedModuleList[FastBlock]):
 
 
 def rings_of(memory: Memory) -> Sequence[KVRing]:
-    """One for each row, or for each of two chunks in one call. The fast path writes rings itself, so it needs to know them."""
+    """Return a ring for each row, or for each of two chunks in one call. The fast path writes rings itself,
+    so it needs to know them."""
     if isinstance(memory, (JointMemory, PairedMemory)):
         return memory.rings
     assert isinstance(memory, KVRing), f"the fast path streams over rings, got {type(memory).__name__}"

@@ -1,1 +1,1 @@
-"""What is Wan's own: its VAE, its text encoder, and the names its checkpoints use."""
+"""Code for Wan alone: its VAE, its text encoder, and the names its checkpoints use."""

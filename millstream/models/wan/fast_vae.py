@@ -1,7 +1,8 @@
-"""Wan's VAE on the fast path, in the place of a loaded one: the same weights by the same names, and the same state.
+"""Wan's VAE on the fast path, in the place of a loaded one: the same weights by the same names, and the same
+state.
 
-So a stream may change from one to the other at any chunk, and both have the same fingerprint. An epoch's first frame, which
-stands for a single picture, has a pass of its own.
+So a stream may change from one to the other at any chunk, and both have the same fingerprint. An epoch's
+first frame, which stands for a single picture, has a pass of its own.
 Shapes: B batch, F latent frames, T pixel frames, C channels, Y and X rows and columns.
 """
 
@@ -12,16 +13,19 @@ from torch import Tensor
 
 from millstream.models.carry import VAEState
 from millstream.models.empty import empty_modules
-from millstream.models.wan.channels_last import NOTHING_AROUND, Borders, Convolution
+from millstream.models.wan.channels_last import NOTHING_AROUND, Convolution, TileBorders
 from millstream.models.wan.decoder import FastDecoder
 from millstream.models.wan.encoder import FastEncoder
 from millstream.models.wan.vae import WanVAE, check_frames
 
 
 class FastVAE(WanVAE):
-    """With the weights of `vae`, in the order that its convolutions read them. One session at a time: batch is 1."""
+    """Wan's VAE with the weights of `vae`, in the order that its convolutions read them. One session at a
+    time: batch is 1."""
 
-    def __init__(self, vae: WanVAE, own: Convolution | None = None, borders: Borders = NOTHING_AROUND) -> None:
+    def __init__(
+        self, vae: WanVAE, own: Convolution | None = None, borders: TileBorders = NOTHING_AROUND
+    ) -> None:
         with empty_modules():
             super().__init__(vae.config)
         self.load_state_dict(vae.state_dict(), assign=True)
@@ -49,6 +53,7 @@ class FastVAE(WanVAE):
 
 
 def passes(frames_BTCYX: Tensor, state: VAEState) -> list[Tensor]:
-    """What goes through a network at once: everything, or an epoch's first frame and then the rest."""
+    """Return the frames of each pass through a network: all of them, or an epoch's first frame and then the
+    rest."""
     count = frames_BTCYX.shape[1]
     return [frames_BTCYX] if state or count == 1 else [frames_BTCYX[:, :1], frames_BTCYX[:, 1:]]

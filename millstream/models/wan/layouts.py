@@ -1,4 +1,4 @@
-"""What checkpoints call our parameters: the original Wan files and the diffusers ones.
+"""Names of our parameters in checkpoints: in the original Wan files and in the diffusers ones.
 
 Names only. A layout is a function from our name to theirs, so a translation is a dictionary built from a
 module's own parameters, and its inverse is that dictionary turned round: nothing is guessed from patterns.
@@ -82,7 +82,10 @@ _VAE: dict[Layout, tuple[tuple[str, str], ...]] = {
 _TEXT_ORIGINAL = (
     (r"^shared\.weight$", "token_embedding.weight"),
     (r"^encoder\.final_layer_norm\.", "norm."),
-    (r"^encoder\.block\.(\d+)\.layer\.0\.SelfAttention\.relative_attention_bias\.", r"blocks.\1.pos_embedding.embedding."),
+    (
+        r"^encoder\.block\.(\d+)\.layer\.0\.SelfAttention\.relative_attention_bias\.",
+        r"blocks.\1.pos_embedding.embedding.",
+    ),
     (r"^encoder\.block\.(\d+)\.layer\.0\.SelfAttention\.", r"blocks.\1.attn."),
     (r"^encoder\.block\.(\d+)\.layer\.0\.layer_norm\.", r"blocks.\1.norm1."),
     (r"^encoder\.block\.(\d+)\.layer\.1\.layer_norm\.", r"blocks.\1.norm2."),
@@ -93,7 +96,7 @@ _TEXT_ORIGINAL = (
 
 
 def translation(part: Part, layout: Layout, ours: Iterable[str]) -> dict[str, str]:
-    """Their name for each of ours."""
+    """Return the layout's name for each of ours."""
     names = list(ours)
     rename = _renamer(part, layout, names)
     table = {name: rename(name) for name in names}

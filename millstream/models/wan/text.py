@@ -38,7 +38,9 @@ class UMT5Tokenizer:
 
         path = folder / "tokenizer.json"
         if not path.is_file():
-            raise WeightsError(f"no tokenizer can be read from {folder}: it has no tokenizer.json, which Wan publishes there")
+            raise WeightsError(
+                f"no tokenizer can be read from {folder}: it has no tokenizer.json, which Wan publishes there"
+            )
         try:
             self._tokenizer = Tokens.from_file(str(path))
         except Exception as error:  # the library has no class of its own for a broken file
@@ -51,7 +53,7 @@ class UMT5Tokenizer:
 
 
 class UMT5Embedder:
-    """One text to its embedding [1, S, E]."""
+    """Embedder of one text at a time, to [1, S, E]."""
 
     def __init__(self, model: UMT5Encoder, tokenizer: Tokenizer, *, tokens: int) -> None:
         self.model = model
@@ -59,7 +61,9 @@ class UMT5Embedder:
         self.tokens = tokens
 
     def __call__(self, text: str) -> Tensor:
-        ids = torch.tensor([self.tokenizer.ids(text, self.tokens)], device=next(self.model.parameters()).device)
+        ids = torch.tensor(
+            [self.tokenizer.ids(text, self.tokens)], device=next(self.model.parameters()).device
+        )
         real_BSE = self.model(ids)
         padded_BSE = real_BSE.new_zeros(1, self.tokens, real_BSE.shape[-1])
         padded_BSE[:, : real_BSE.shape[1]] = real_BSE

@@ -1,14 +1,17 @@
-"""A small decoder for previews, from a file in the layout of TAEHV for Wan 2.1: rougher pictures, many times sooner.
+"""A small decoder for previews, from a file in the layout of TAEHV for Wan 2.1: rougher pictures, many times
+sooner.
 
-The latents are the stream's own either way; the full VAE goes on encoding, and its pictures are what anchors are made of.
-Of a file only what begins with `decoder.` is read, which must be, W being 256, 128 and 64 in turn:
-    1.weight [256, 16, 3, 3], 1.bias                                   from latents
-    3, 4, 5 | 9, 10, 11 | 15, 16, 17  .conv.0.weight [W, 2W, 3, 3], .conv.2.weight and .conv.4.weight [W, W, 3, 3], with biases
+The latents are the stream's own either way; the full VAE goes on encoding, and its pictures are what anchors
+are made of. Of a file only what begins with `decoder.` is read, which must be, W being 256, 128 and 64 in
+turn:
+    1.weight [256, 16, 3, 3], 1.bias: from latents
+    3, 4, 5 | 9, 10, 11 | 15, 16, 17: .conv.0.weight [W, 2W, 3, 3], .conv.2.weight and .conv.4.weight
+        [W, W, 3, 3], with biases
     7.conv.weight [256, 256, 1, 1], 13.conv.weight [256, 128, 1, 1], 19.conv.weight [128, 64, 1, 1]
     8.weight [128, 256, 3, 3], 14.weight [64, 128, 3, 3], 20.weight [64, 64, 3, 3]
-    22.weight [3, 64, 3, 3], 22.bias                                   to colours in [0, 1]
-Numbers that are missing have no weights. Files called `lighttae...` have the same layout and take latents that are not
-normalised; nothing in them says so, hence it goes by the name.
+    22.weight [3, 64, 3, 3], 22.bias: to colours in [0, 1]
+Numbers that are missing have no weights. Files called `lighttae...` have the same layout and take
+latents that are not normalised; nothing in them says so, hence it goes by the name.
 Shapes: T frames, latent or pixel by depth, C channels, Y and X rows and columns; batch is 1.
 """
 
@@ -40,12 +43,13 @@ _BOUND = 3.0
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TinyDecoderConfig:
     channels: int = 16
-    """Of latents."""
+    """Channels of latents."""
     widths: tuple[int, int, int] = _WIDTHS
     """Channels at an eighth, a quarter and half of the size."""
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    """Per latent channel, for a file that takes latents as the VAE has them inside; empty for one that takes the DiT's."""
+    """Per latent channel, for a file that takes latents as the VAE has them inside; empty for one that takes
+    the DiT's."""
 
 
 class SoftBound(nn.Module):
@@ -88,11 +92,16 @@ class TinyDecoder(nn.Module):
         layers: list[nn.Module] = [SoftBound(), _conv(config.channels, wide), nn.ReLU()]
         for width, next_width, frames in ((wide, middle, 1), (middle, narrow, 2), (narrow, narrow, 2)):
             layers += [PairBlock(width) for _ in range(3)]
-            layers += [nn.Upsample(scale_factor=2.0), GrowFrames(width, frames), _conv(width, next_width, bias=False)]
+            layers += [
+                nn.Upsample(scale_factor=2.0),
+                GrowFrames(width, frames),
+                _conv(width, next_width, bias=False),
+            ]
         self.decoder = nn.Sequential(*layers, nn.ReLU(), _conv(narrow, 3))
 
     def decode(self, latents_BFCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
-        """Pixels [1, T, 3, 8Y, 8X] in [-1, 1], as many as the full decoder's: of an epoch's first four, the last is shown."""
+        """Pixels [1, T, 3, 8Y, 8X] in [-1, 1], as many as the full decoder's: of an epoch's first four, the
+        last is shown."""
         assert latents_BFCYX.shape[0] == 1, f"one session at a time, got {latents_BFCYX.shape[0]}"
         carry = Carry(state)
         x_TCYX = self._as_trained(latents_BFCYX[0])
@@ -118,7 +127,8 @@ class PreviewVAE:
     """In the place of a VAE, for sessions that encode none of the pictures they show."""
 
     def __init__(self, vae: Encoding, tiny: TinyDecoder) -> None:
-        self._vae, self._tiny = vae, tiny
+        self._vae = vae
+        self._tiny = tiny
 
     def encode(self, pixels_BTCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         return self._vae.encode(pixels_BTCYX, state)
@@ -128,12 +138,19 @@ class PreviewVAE:
 
 
 def load_tiny_decoder(
-    path: Path, spec: ModelSpec, *, device: torch.device, dtype: torch.dtype, widths: tuple[int, int, int] = _WIDTHS
+    path: Path,
+    spec: ModelSpec,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    widths: tuple[int, int, int] = _WIDTHS,
 ) -> TinyDecoder:
     """From a file for latents of `spec`; one in any other layout is refused by its first difference."""
     vae = spec.vae
     if not isinstance(vae, VAEConfig):
-        raise ConfigError(f"{spec.name} has no Wan latents, which preview decoders are for; leave the preview decoder out")
+        raise ConfigError(
+            f"{spec.name} has no Wan latents, which preview decoders are for; leave the preview decoder out"
+        )
     if path.is_dir():
         raise WeightsError(f"{path} is a folder; give the preview decoder's file")
     [file] = find_shards(path)
@@ -142,7 +159,9 @@ def load_tiny_decoder(
         tiny = TinyDecoder(TinyDecoderConfig(channels=vae.channels, widths=widths, **figures))
     with open_shard(file) as shard:
         found = {name: info.shape for name, info in shard.infos.items() if name.startswith(_PREFIX)}
-        _refuse_other_layout(file, {name: tuple(weight.shape) for name, weight in tiny.named_parameters()}, found)
+        _refuse_other_layout(
+            file, {name: tuple(weight.shape) for name, weight in tiny.named_parameters()}, found
+        )
         tiny.load_state_dict({name: _placed(shard.read(name), device, dtype) for name in found}, assign=True)
     return tiny.eval().requires_grad_(False)
 
@@ -163,7 +182,9 @@ def _refuse_other_layout(path: Path, wanted: Mapping[str, Shape], found: Mapping
             said = f"is {list(found[name])}, not {list(wanted[name])}"
         else:
             continue
-        raise WeightsError(f"{path} is no preview decoder for this model: {name} {said}; give a taew2_1 file for Wan 2.1")
+        raise WeightsError(
+            f"{path} is no preview decoder for this model: {name} {said}; give a taew2_1 file for Wan 2.1"
+        )
 
 
 def _conv(inputs: int, outputs: int, bias: bool = True) -> nn.Conv2d:

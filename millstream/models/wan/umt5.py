@@ -1,7 +1,8 @@
-"""The encoder half of UMT5, under the names its checkpoints have: `encoder.block.0.layer.0.SelfAttention.q.weight` and so on.
+"""The encoder half of UMT5, under the names its checkpoints have:
+`encoder.block.0.layer.0.SelfAttention.q.weight` and so on.
 
-One text at a time, none of it padding, so there is no mask. Positions are a bias on the scores, by how far apart two tokens
-are, and each layer has its own; scores are not scaled. Knows no tokenizer.
+One text at a time, none of it padding, so there is no mask. Positions are a bias on the scores, by how far
+apart two tokens are, and each layer has its own; scores are not scaled. Knows no tokenizer.
 Shapes: B batch, S text tokens, E text width, N heads, H head width.
 """
 
@@ -22,7 +23,8 @@ EPS = 1e-6
 
 
 class UMT5Norm(nn.Module):
-    """RMS in float32, rounded before the weight multiplies it: as it was trained, so not `ops.norms.rms_norm`."""
+    """RMS in float32, rounded before the weight multiplies it: as it was trained, so not
+    `ops.norms.rms_norm`."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -36,13 +38,17 @@ class UMT5Norm(nn.Module):
 class UMT5Attention(nn.Module):
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
-        inner, self.head_width = config.heads * config.head_width, config.head_width
+        inner = config.heads * config.head_width
+        self.head_width = config.head_width
         self.q, self.k, self.v = (nn.Linear(config.width, inner, bias=False) for _ in range(3))
         self.o = nn.Linear(inner, config.width, bias=False)
         self.relative_attention_bias = nn.Embedding(config.position_buckets, config.heads)
 
     def forward(self, x_BSE: Tensor, buckets_SS: Tensor) -> Tensor:
-        q, k, v = (part(x_BSE).unflatten(-1, (-1, self.head_width)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        q, k, v = (
+            part(x_BSE).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+            for part in (self.q, self.k, self.v)
+        )
         bias_NSS = self.relative_attention_bias(buckets_SS).permute(2, 0, 1)[None].contiguous()
         found_BNSH = F.scaled_dot_product_attention(q, k, v, attn_mask=bias_NSS, scale=1.0)
         return self.o(found_BNSH.transpose(1, 2).flatten(2))
@@ -87,13 +93,17 @@ def _layers(config: TextConfig) -> nn.ModuleList:
 def position_buckets(tokens: int, num_buckets: int, device: torch.device) -> Tensor:
     """Which bucket the distance from each token (row) to each other one (column) is in.
 
-    A half of the buckets looks back, a half ahead; of each, half are single distances and the others widen up to `FURTHEST`.
+    A half of the buckets looks back, a half ahead; of each, half are single distances and the others widen up
+    to `FURTHEST`.
     """
     places = torch.arange(tokens, device=device)
     ahead_SS = places[None, :] - places[:, None]
-    distance, side = ahead_SS.abs(), num_buckets // 2
+    distance = ahead_SS.abs()
+    side = num_buckets // 2
     single = side // 2
-    share = torch.log(distance.float() / single) / math.log(FURTHEST / single)  # -inf at 0, which is a single distance
+    share = torch.log(distance.float() / single) / math.log(
+        FURTHEST / single
+    )  # -inf at 0, which is a single distance
     wide = (single + (share.clamp(min=0.0) * (side - single)).long()).clamp(max=side - 1)
     return torch.where(distance < single, distance, wide) + side * (ahead_SS > 0)
 

@@ -20,7 +20,8 @@ from millstream.ops.norms import channel_norm
 
 
 class CausalConv(nn.Conv3d):
-    """A 3D convolution that sees the past, never the future. Not padded in time: the carry supplies the past."""
+    """A 3D convolution that sees the past, never the future. Not padded in time: the carry supplies the
+    past."""
 
     def __init__(self, inner: int, outer: int, kernel: int | tuple[int, int, int]) -> None:
         t, y, x = (kernel,) * 3 if isinstance(kernel, int) else kernel
@@ -150,7 +151,9 @@ class WanDecoder(nn.Module):
         self.up = nn.ModuleList()
         for level, (inner, outer) in enumerate(itertools.pairwise(widths)):
             inner = inner if level == 0 else inner // 2  # the upsampling before it has halved the channels
-            self.up.extend(WanResBlock(inner if i == 0 else outer, outer) for i in range(config.res_blocks + 1))
+            self.up.extend(
+                WanResBlock(inner if i == 0 else outer, outer) for i in range(config.res_blocks + 1)
+            )
             if level < len(doubles_time):
                 self.up.append(Upsample(outer, doubles_time[level]))
         self.norm_out = ChannelNorm(widths[-1])
@@ -184,7 +187,9 @@ class WanVAE(nn.Module):
     def decode(self, latents_BFCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         """Pixels [B, T, 3, 8Y, 8X], clamped."""
         carry = Carry(state)
-        return self.decoder(self.unquantised(latents_BFCYX), carry).clamp(-1, 1).transpose(1, 2), carry.finish()
+        return self.decoder(self.unquantised(latents_BFCYX), carry).clamp(-1, 1).transpose(
+            1, 2
+        ), carry.finish()
 
     def normalised(self, answer_BCTYX: Tensor) -> Tensor:
         """Latents [B, F, C, Y, X] of the encoder's answer."""
@@ -198,7 +203,8 @@ class WanVAE(nn.Module):
         return self.unquant(latents_BFCYX.transpose(1, 2) * std + mean)
 
     def _statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and std of the latents, broadcast over [B, C, T, Y, X]. Kept: bringing them to a GPU would make it wait."""
+        """Mean and std of the latents, broadcast over [B, C, T, Y, X]. Kept: bringing them to a GPU would
+        make it wait."""
         if self._kept is None or (self._kept[0].device, self._kept[0].dtype) != (like.device, like.dtype):
             count = self.config.channels
             with torch.inference_mode(mode=False):  # gradients may pass later
@@ -209,6 +215,6 @@ class WanVAE(nn.Module):
 
 
 def check_frames(frames: int, *, lead: int) -> None:
-    """Whether pixel frames fill whole latent ones, the first `lead` of them standing alone."""
+    """Assert that pixel frames fill whole latent frames, the first `lead` of them standing alone."""
     whole = frames >= lead and (frames - lead) % TEMPORAL_STRIDE == 0
     assert whole, f"{frames} frames do not fill whole latent frames"

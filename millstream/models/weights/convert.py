@@ -34,7 +34,8 @@ from millstream.models.weights.write import SHARD_BYTES, in_shards, shard_names
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartReport:
-    """What became of one part. Unexpected tensors were left out; the other two lists are empty, or nothing is written."""
+    """Result for one part. Unexpected tensors were left out; the other two lists are empty, or nothing is
+    written."""
 
     layout: Layout
     files: tuple[str, ...]
@@ -55,9 +56,14 @@ class ConvertReport:
         """For people: one line a part, and one for what was left out."""
         lines = [f"{self.model}: {', '.join(self.parts)}{' and tokenizer' if self.tokenizer else ''}"]
         for part, found in self.parts.items():
-            lines.append(f"{part}: {found.num_tensors} tensors, {found.num_bytes / 1e9:.2f} GB, from the {found.layout} layout")
+            lines.append(
+                f"{part}: {found.num_tensors} tensors, {found.num_bytes / 1e9:.2f} GB, from the "
+                f"{found.layout} layout"
+            )
             if found.unexpected:
-                lines.append(f"{part}: left out {len(found.unexpected)} unexpected: {', '.join(found.unexpected)}")
+                lines.append(
+                    f"{part}: left out {len(found.unexpected)} unexpected: {', '.join(found.unexpected)}"
+                )
         return lines
 
 
@@ -76,13 +82,17 @@ def convert(
     spec = _choose_model(files, model, before, prefer_ema)
     surveys = {part: _survey(part, spec, paths, prefer_ema) for part, paths in files.parts.items()}
     if loras and "dit" not in surveys:
-        raise WeightsError(f"{source} holds no DiT to merge a LoRA into; name the LoRA where the DiT is converted")
+        raise WeightsError(
+            f"{source} holds no DiT to merge a LoRA into; name the LoRA where the DiT is converted"
+        )
     with _disk_errors(target), ExitStack() as stack:
         merged = stack.enter_context(merging(loras, expected_shapes("dit", spec)))
         staging = stack.enter_context(Staging(target))
         parts = {}
         for part, result in surveys.items():
-            parts[part] = _write_part(part, result, staging, shard_bytes, prefer_ema, merged if part == "dit" else everything)
+            parts[part] = _write_part(
+                part, result, staging, shard_bytes, prefer_ema, merged if part == "dit" else everything
+            )
         if files.tokenizer:
             _copy_tokenizer(files.tokenizer, staging)
         after = _manifest(spec, source, parts, before)
@@ -91,7 +101,9 @@ def convert(
     return ConvertReport(model=spec.name, parts=parts, tokenizer=files.tokenizer is not None)
 
 
-def _choose_model(files: ModelFiles, asked: str | None, before: Manifest | None, prefer_ema: bool) -> ModelSpec:
+def _choose_model(
+    files: ModelFiles, asked: str | None, before: Manifest | None, prefer_ema: bool
+) -> ModelSpec:
     """Asked for, or the one whose DiT this is, or the one already in the target."""
     if asked:
         spec = find_model(asked)
@@ -99,14 +111,18 @@ def _choose_model(files: ModelFiles, asked: str | None, before: Manifest | None,
         shapes = shapes_of(scan(files.dit, prefer_ema=prefer_ema))
         matched = match_preset(shapes)
         if matched is None:
-            raise WeightsError(f"{files.dit[0]} is of no registered model: {infer_dit(shapes) or 'its DiT is incomplete'}")
+            raise WeightsError(
+                f"{files.dit[0]} is of no registered model: {infer_dit(shapes) or 'its DiT is incomplete'}"
+            )
         spec = matched
     elif before:
         spec = find_model(before.model)
     else:
         raise WeightsError("without a DiT the model cannot be told from its weights; name the model")
     if before and before.model != spec.name and before.parts.keys() - files.parts.keys():
-        raise WeightsError(f"the target already holds {before.model}, this is {spec.name}; choose another folder")
+        raise WeightsError(
+            f"the target already holds {before.model}, this is {spec.name}; choose another folder"
+        )
     return spec
 
 
@@ -116,7 +132,9 @@ def _survey(part: Part, spec: ModelSpec, paths: Sequence[Path], prefer_ema: bool
     return result
 
 
-def _write_part(part: Part, result: Survey, staging: Staging, shard_bytes: int, prefer_ema: bool, merged: Merged) -> PartReport:
+def _write_part(
+    part: Part, result: Survey, staging: Staging, shard_bytes: int, prefer_ema: bool, merged: Merged
+) -> PartReport:
     shards = in_shards({name: place.info.num_bytes for name, place in result.places.items()}, shard_bytes)
     names = shard_names(part, len(shards))
     for name, held in zip(names, shards, strict=True):
@@ -134,7 +152,8 @@ def _write_part(part: Part, result: Survey, staging: Staging, shard_bytes: int, 
 
 
 def _read(places: Mapping[str, TensorPlace], prefer_ema: bool, merged: Merged) -> dict[str, Tensor]:
-    """One output shard. Copied: tensors of a file may share storage or lie transposed, which safetensors refuses."""
+    """One output shard. Copied: tensors of a file may share storage or lie transposed, which safetensors
+    refuses."""
     tensors = {}
     for path, group in itertools.groupby(places.items(), key=lambda item: item[1].path):
         with open_shard(path, prefer_ema=prefer_ema) as shard:
@@ -149,7 +168,9 @@ def _copy_tokenizer(folder: Path, staging: Staging) -> None:
             shutil.copyfile(file, staging.path(f"tokenizer/{file.name}"))
 
 
-def _manifest(spec: ModelSpec, source: Path, parts: Mapping[Part, PartReport], before: Manifest | None) -> Manifest:
+def _manifest(
+    spec: ModelSpec, source: Path, parts: Mapping[Part, PartReport], before: Manifest | None
+) -> Manifest:
     entries = {
         part: PartEntry(files=list(report.files), source=source.resolve().name, layout=report.layout)
         for part, report in parts.items()
@@ -169,4 +190,6 @@ def _disk_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        raise WeightsError(f"cannot write to {target} ({error}); free space there or choose another folder") from error
+        raise WeightsError(
+            f"cannot write to {target} ({error}); free space there or choose another folder"
+        ) from error

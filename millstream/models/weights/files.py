@@ -75,7 +75,11 @@ def open_shard(path: Path, *, prefer_ema: bool = True) -> Iterator[Shard]:
     """Names come without the prefixes that trainers and wrappers put in front of them."""
     with ExitStack() as stack:
         with _clear_errors(path):
-            shard = _open_safetensors(path, stack) if path.suffix == SAFETENSORS else _open_torch(path, prefer_ema)
+            shard = (
+                _open_safetensors(path, stack)
+                if path.suffix == SAFETENSORS
+                else _open_torch(path, prefer_ema)
+            )
         yield shard
 
 
@@ -83,7 +87,8 @@ class LastShard:
     """Reads from one file after the other; the last one stays open."""
 
     def __init__(self, *, prefer_ema: bool = True) -> None:
-        self._stack, self._prefer_ema = ExitStack(), prefer_ema
+        self._stack = ExitStack()
+        self._prefer_ema = prefer_ema
         self._shard: Shard | None = None
 
     def read(self, path: Path, name: str) -> Tensor:
@@ -95,14 +100,19 @@ class LastShard:
 
 
 def find_shards(path: Path) -> list[Path]:
-    """The files that together are the checkpoint at `path`: itself, or what its folder's index or names say."""
+    """The files that together are the checkpoint at `path`: itself, or what its folder's index or names
+    say."""
     if not path.exists():
         raise WeightsError(f"{path} does not exist; check the path")
     if path.is_file():
         if path.suffix not in SUFFIXES:
-            raise WeightsError(f"{path} is no checkpoint by its name; expected {', '.join(SUFFIXES)} or a folder")
+            raise WeightsError(
+                f"{path} is no checkpoint by its name; expected {', '.join(SUFFIXES)} or a folder"
+            )
         return [path]
-    if indices := sorted(path.glob("*.index.json"), key=lambda index: (SAFETENSORS not in index.name, len(index.name))):
+    if indices := sorted(
+        path.glob("*.index.json"), key=lambda index: (SAFETENSORS not in index.name, len(index.name))
+    ):
         return _indexed(indices[0])
     for suffix in SUFFIXES:
         if files := sorted(path.glob(f"*{suffix}")):
@@ -115,7 +125,9 @@ def _indexed(index: Path) -> list[Path]:
         names = sorted(set(msgspec.json.decode(index.read_bytes())["weight_map"].values()))
         files = [index.parent / name for name in names]
     if absent := [file.name for file in files if not file.exists()]:
-        raise WeightsError(f"{index} names files that are not there: {', '.join(absent)}; download them again")
+        raise WeightsError(
+            f"{index} names files that are not there: {', '.join(absent)}; download them again"
+        )
     return files
 
 
@@ -123,7 +135,9 @@ def _open_safetensors(path: Path, stack: ExitStack) -> Shard:
     handle = stack.enter_context(safe_open(path, framework="pt"))
     raw = _cleaned(handle.keys(), path)
     slices = {name: handle.get_slice(stored) for name, stored in raw.items()}
-    infos = {name: TensorInfo(tuple(view.get_shape()), _DTYPES[view.get_dtype()]) for name, view in slices.items()}
+    infos = {
+        name: TensorInfo(tuple(view.get_shape()), _DTYPES[view.get_dtype()]) for name, view in slices.items()
+    }
     return Shard(path, infos, lambda name: handle.get_tensor(raw[name]))
 
 
@@ -134,7 +148,9 @@ def _open_torch(path: Path, prefer_ema: bool) -> Shard:
     if not tensors:
         raise WeightsError(f"{path} holds no tensors; give a checkpoint's state dict")
     raw = _cleaned(tensors, path)
-    infos = {name: TensorInfo(tuple(tensors[stored].shape), tensors[stored].dtype) for name, stored in raw.items()}
+    infos = {
+        name: TensorInfo(tuple(tensors[stored].shape), tensors[stored].dtype) for name, stored in raw.items()
+    }
     return Shard(path, infos, lambda name: tensors[raw[name]])
 
 
@@ -148,7 +164,9 @@ def _unwrapped(loaded: object, prefer_ema: bool) -> dict[str, Tensor]:
             break
         loaded = found
     items = loaded.items() if isinstance(loaded, dict) else ()
-    kept = {str(name): value for name, value in items if isinstance(value, Tensor) or str(name).endswith(".alpha")}
+    kept = {
+        str(name): value for name, value in items if isinstance(value, Tensor) or str(name).endswith(".alpha")
+    }
     return {name: torch.as_tensor(value) for name, value in kept.items()}
 
 
@@ -165,7 +183,8 @@ def _cleaned(names: Iterable[str], path: Path) -> dict[str, str]:
 
 @contextmanager
 def _clear_errors(path: Path) -> Iterator[None]:
-    """Around library calls that parse `path`, and nothing else: what a damaged file makes them raise is theirs to choose."""
+    """Around library calls that parse `path`, and nothing else: what a damaged file makes them raise is
+    theirs to choose."""
     try:
         yield
     except WeightsError:
@@ -176,7 +195,10 @@ def _clear_errors(path: Path) -> Iterator[None]:
         raise WeightsError(f"{path} cannot be read; check its permissions") from error
     except Exception as error:
         if path.suffix in SUFFIXES[1:]:
-            said = "is damaged or holds code besides tensors, which is never run; download it again or get it as safetensors"
+            said = (
+                "is damaged or holds code besides tensors, which is never run; download it again or get "
+                "it as safetensors"
+            )
         else:
             said = "is damaged or not what its name says; download it again"
         raise WeightsError(f"{path} {said}") from error

@@ -1,7 +1,8 @@
-"""Gives a module that was built on the meta device its parameters: from checkpoints, or random ones from a seed.
+"""Gives a module that was built on the meta device its parameters: from checkpoints, or random ones from a
+seed.
 
-Everything is checked before anything is allocated. Parameters come one after the other; what is kept of each is up to the
-caller, so a share of a model takes the memory of that share and one parameter.
+Everything is checked before anything is allocated. Parameters come one after the other; what is kept of each
+is up to the caller, so a share of a model takes the memory of that share and one parameter.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Device = torch.device | str
 Keep = Callable[[str, Tensor], Tensor | None]
 """From a parameter's name and its whole value to what stays of it; None leaves it on the meta device."""
 Later = Callable[[str], bool]
-"""Whether a parameter of that name stays where it is until somebody needs it (`unread.bring`)."""
+"""From a parameter's name to whether it stays in its file until it is needed (`unread.bring`)."""
 
 
 def everything(name: str, whole: Tensor) -> Tensor:
@@ -39,14 +40,26 @@ class Filling:
     """A module whose parameters come one after the other, each whole, frozen, in one dtype."""
 
     def __init__(
-        self, module: nn.Module, *, device: Device, dtype: torch.dtype, keep: Keep = everything, later: Later = nothing
+        self,
+        module: nn.Module,
+        *,
+        device: Device,
+        dtype: torch.dtype,
+        keep: Keep = everything,
+        later: Later = nothing,
     ) -> None:
-        self.shapes: dict[str, Shape] = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-        """Of the parameters that are to come."""
-        self._module, self._device, self._dtype, self._keep, self._later = module, device, dtype, keep, later
+        self.shapes: dict[str, Shape] = {
+            name: tuple(parameter.shape) for name, parameter in module.named_parameters()
+        }
+        """Shapes of the parameters that are to come, by name."""
+        self._module = module
+        self._device = device
+        self._dtype = dtype
+        self._keep = keep
+        self._later = later
 
     def offer(self, name: str, read: Callable[[], Tensor]) -> None:
-        """Given now, or when it is needed."""
+        """Fill a parameter now, or let it be read when it is needed."""
         if self._later(name):
             like = torch.empty(self.shapes[name], device="meta", dtype=self._dtype)
             put(self._module, name, unread(like, lambda: self._whole(name, read())))
@@ -54,19 +67,27 @@ class Filling:
             self.give(name, read())
 
     def give(self, name: str, values: Tensor) -> None:
-        """Never leans on `values`: they may be a view of a file."""
+        """Fill a parameter with a copy of `values`, which may be a view of a file."""
         whole = self._whole(name, values)
         kept = self._keep(name, whole)
         if kept is None:
             return
-        put(self._module, name, frozen(kept if kept is whole else kept.clone(memory_format=torch.contiguous_format)))
+        put(
+            self._module,
+            name,
+            frozen(kept if kept is whole else kept.clone(memory_format=torch.contiguous_format)),
+        )
 
     def _whole(self, name: str, values: Tensor) -> Tensor:
-        assert tuple(values.shape) == self.shapes[name], f"{name} is {tuple(values.shape)}, not {self.shapes[name]}"
+        assert tuple(values.shape) == self.shapes[name], (
+            f"{name} is {tuple(values.shape)}, not {self.shapes[name]}"
+        )
         return torch.empty(values.shape, device=self._device, dtype=self._dtype).copy_(values)
 
     def done(self) -> None:
-        assert not any(tensor.is_meta for tensor in self._module.buffers()), "checkpoints fill parameters, not buffers"
+        assert not any(tensor.is_meta for tensor in self._module.buffers()), (
+            "checkpoints fill parameters, not buffers"
+        )
         self._module.eval()
 
 
@@ -81,7 +102,8 @@ def fill(
     keep: Keep = everything,
     later: Later = nothing,
 ) -> None:
-    """Read `sources`, of any known layout, into `module`. Raises before touching it if they do not fit exactly."""
+    """Read `sources`, of any known layout, into `module`. Raises before touching it if they do not fit
+    exactly."""
     filling = Filling(module, device=device, dtype=dtype, keep=keep, later=later)
     result = survey(part, filling.shapes, sources, prefer_ema=prefer_ema)
     refuse_misfit(result, part, sources, allow_unexpected=False)
@@ -92,7 +114,13 @@ def fill(
 
 
 def fill_random(
-    module: nn.Module, *, seed: int, device: Device, dtype: torch.dtype, keep: Keep = everything, later: Later = nothing
+    module: nn.Module,
+    *,
+    seed: int,
+    device: Device,
+    dtype: torch.dtype,
+    keep: Keep = everything,
+    later: Later = nothing,
 ) -> None:
     """Untrained weights. Each parameter depends on the seed and its own name only."""
     filling = Filling(module, device=device, dtype=dtype, keep=keep, later=later)
@@ -115,7 +143,8 @@ def put(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
 
 
 def _random(name: str, shape: Shape, seed: int, device: torch.device) -> Tensor:
-    """Drawn in float32. Biases are 0, norms (one number a channel) 1, the rest keeps the scale of what passes through."""
+    """Drawn in float32. Biases are 0, norms (one number a channel) 1, the rest keeps the scale of what passes
+    through."""
     if name.endswith("bias"):
         return torch.zeros(shape, device=device)
     fan_in = shape[-1] if name.endswith("modulation") else math.prod(shape) // shape[0]

@@ -1,8 +1,8 @@
 """One short string for all the weights of a model: equal weights, equal string, on any device.
 
-Sums of the raw bits as 64-bit integers that wrap around, so the order of addition does not matter. The plain sum
-moves with any changed bit, the sum weighted by position with any two elements swapped, the one weighted by
-scrambled positions with larger rearrangements. Not a defence against forgery.
+Sums of the raw bits as 64-bit integers that wrap around, so the order of addition does not matter. The plain
+sum moves with any changed bit, the sum weighted by position with any two elements swapped, the one weighted
+by scrambled positions with larger rearrangements. Not a defence against forgery.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ _ODD = (-0x61C8864680B583EB, -0x40A7B892E31B1A47)
 
 
 def fingerprint(modules: Mapping[str, nn.Module]) -> str:
-    """Of every parameter's name, shape, dtype and bits."""
+    """Return the fingerprint of every parameter's name, shape, dtype and bits."""
     return fingerprint_of({part: records(part, module) for part, module in modules.items()})
 
 
 def fingerprint_of(records_by_part: Mapping[str, bytes]) -> str:
-    """The same from the parts' records, which may have been made on different machines."""
-    return hashlib.blake2b(b"".join(records for _, records in sorted(records_by_part.items())), digest_size=16).hexdigest()
+    """Return the fingerprint from the parts' records, which may have been made on different machines."""
+    return hashlib.blake2b(
+        b"".join(records for _, records in sorted(records_by_part.items())), digest_size=16
+    ).hexdigest()
 
 
 class FingerprintRecorder:
-    """What a part adds to a fingerprint, from parameters that come one at a time: some 24 bytes for each million elements."""
+    """Recorder of what a part adds to a fingerprint, from parameters that come one at a time: some 24 bytes
+    for each million elements."""
 
     def __init__(self, part: str) -> None:
         self._part = part
@@ -49,15 +52,16 @@ class FingerprintRecorder:
         return b"".join(found for _, found in sorted(self._found.items()))
 
     def _weights_for(self, parameter: Tensor) -> Tensor:
-        """For as many elements as a piece of it has, or more."""
-        held, count = self._weights.get(parameter.device), min(parameter.numel(), _PIECE)
+        """Return weights for as many elements as a piece of the parameter has, or more."""
+        held = self._weights.get(parameter.device)
+        count = min(parameter.numel(), _PIECE)
         if held is None or held.shape[1] < count:
             held = self._weights[parameter.device] = _position_weights(count, parameter.device)
         return held
 
 
 def records(part: str, module: nn.Module) -> bytes:
-    """The same of a whole module."""
+    """Return the records of a whole module."""
     recorder = FingerprintRecorder(part)
     for name, parameter in module.named_parameters():
         recorder.add(name, parameter)
@@ -65,7 +69,7 @@ def records(part: str, module: nn.Module) -> bytes:
 
 
 def _sums(parameter: Tensor, weights: Tensor) -> Tensor:
-    """Three numbers for each piece."""
+    """Return three sums for each piece."""
     bits = parameter.reshape(-1).view(_BITS[parameter.element_size()])
     return torch.stack([_piece_sums(piece.to(torch.int64), weights) for piece in bits.split(_PIECE)])
 

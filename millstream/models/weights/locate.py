@@ -33,7 +33,7 @@ class ModelFiles:
 
     @property
     def parts(self) -> dict[Part, tuple[Path, ...]]:
-        """Those that were found."""
+        """Files of the parts that were found, by part."""
         every: dict[Part, tuple[Path, ...]] = {"dit": self.dit, "vae": self.vae, "text": self.text}
         return {part: files for part, files in every.items() if files}
 
@@ -47,7 +47,9 @@ def locate(paths: Sequence[Path]) -> ModelFiles:
         parts = _parts_in_folder(path) if path.is_dir() else _part_of_file(path)
         tokenizer = _find_tokenizer(path) if path.is_dir() else None
         if not parts and not tokenizer:
-            raise WeightsError(f"{path} holds no part of a model; expected a Wan folder, original, diffusers or converted")
+            raise WeightsError(
+                f"{path} holds no part of a model; expected a Wan folder, original, diffusers or converted"
+            )
         files = replace(files, **parts, tokenizer=tokenizer or files.tokenizer)
     return files
 
@@ -66,7 +68,9 @@ def _parts_in_folder(folder: Path) -> dict[Part, tuple[Path, ...]]:
         if found is None:
             continue
         known = parts.setdefault(found[0], files)
-        pickled_twin = known[0].suffix == SAFETENSORS != files[0].suffix  # the same weights, published in both formats
+        pickled_twin = (
+            known[0].suffix == SAFETENSORS != files[0].suffix
+        )  # the same weights, published in both formats
         if known != files and not pickled_twin:
             raise WeightsError(
                 f"{folder} holds two of {found[0]}, {known[0].name} and {files[0].name}; give one by its own path"
@@ -79,7 +83,8 @@ def _converted(folder: Path, manifest: Manifest) -> dict[Part, tuple[Path, ...]]
 
 
 def _checkpoints(folder: Path) -> Iterator[tuple[Path, ...]]:
-    """Files that belong together: named by an index, or numbered parts of one name. Safetensors come first."""
+    """Files that belong together: named by an index, or numbered parts of one name. Safetensors come
+    first."""
     for place in (folder, *(folder / name for name in _SUBFOLDERS)):
         groups: dict[str, list[Path]] = {}
         indexed = find_shards(place) if any(place.glob("*.index.json")) else []
@@ -92,4 +97,6 @@ def _checkpoints(folder: Path) -> Iterator[tuple[Path, ...]]:
 
 def _find_tokenizer(folder: Path) -> Path | None:
     candidates = (folder / name for name in _TOKENIZERS)
-    return next((place for place in candidates if any((place / file).is_file() for file in _TOKENIZER_FILES)), None)
+    return next(
+        (place for place in candidates if any((place / file).is_file() for file in _TOKENIZER_FILES)), None
+    )

@@ -1,7 +1,7 @@
 """LoRAs, in every spelling people train them in, merged into a DiT's weights for good, one weight at a time.
 
-A file is checked as a whole before the first weight is merged. Adapters that stay apart from the weights, and full
-weight differences, are not supported.
+A file is checked as a whole before the first weight is merged. Adapters that stay apart from the weights, and
+full weight differences, are not supported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from millstream.core.errors import WeightsError
 from millstream.models.weights.files import Shape, Shard, open_shard
 from millstream.models.weights.parts import canonical
 
-_FACTOR = re.compile(r"(?P<layer>.+)\.(?P<role>lora_A|lora_B|lora_down|lora_up)(\.\w+)?\.weight$|(?P<scaled>.+)\.alpha$")
+_FACTOR = re.compile(
+    r"(?P<layer>.+)\.(?P<role>lora_A|lora_B|lora_down|lora_up)(\.\w+)?\.weight$|(?P<scaled>.+)\.alpha$"
+)
 _ROLES = {"lora_A": "down", "lora_down": "down", "lora_B": "up", "lora_up": "up", None: "alpha"}
 _KOHYA = "lora_unet_"
 _SHOWN = 3
@@ -35,7 +37,7 @@ class LoRA:
 
     shard: Shard
     layers: Mapping[str, Mapping[str, str]]
-    """What the file calls each layer's `down`, `up` and, where it has one, `alpha`."""
+    """Names in the file of each layer's `down`, `up` and, where it has one, `alpha`."""
     scale: float
 
     def merged(self, name: str, weight: Tensor) -> Tensor:
@@ -52,7 +54,8 @@ class LoRA:
 
 @contextmanager
 def merging(loras: Sequence[tuple[Path, float]], shapes: Mapping[str, Shape]) -> Iterator[Merged]:
-    """What gives each weight of a DiT its LoRAs, by our name for it, in the order they are named, each with its scale."""
+    """Open LoRAs, each with its scale, and yield a function that merges them into a weight of a DiT, in the
+    order they are given. Weights go by our names."""
     with ExitStack() as stack:
         opened = [stack.enter_context(open_lora(path, shapes, scale=scale)) for path, scale in loras]
 
@@ -72,8 +75,12 @@ def open_lora(path: Path, shapes: Mapping[str, Shape], *, scale: float = 1.0) ->
         for name, factors in layers.items():
             problems += _problems_of(name, factors, shard, shapes[name])
         if problems or not layers:
-            said = ", ".join(problems[:_SHOWN]) + (f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else "")
-            raise WeightsError(f"{path} cannot be merged: {said or 'it holds no LoRA layers'}; use a LoRA made for this model")
+            said = ", ".join(problems[:_SHOWN]) + (
+                f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+            )
+            raise WeightsError(
+                f"{path} cannot be merged: {said or 'it holds no LoRA layers'}; use a LoRA made for this model"
+            )
         yield LoRA(shard, layers, scale)
 
 
@@ -119,7 +126,9 @@ def _problems_of(name: str, factors: Mapping[str, str], shard: Shard, weight: Sh
     if len(down) < 2 or math.prod(down[1:]) != math.prod(weight[1:]):
         problems.append(f"{factors['down']} has shape {list(down)}, {name} is {list(weight)}")
     if len(up) < 2 or up[0] != weight[0] or math.prod(up[1:]) != down[0]:
-        problems.append(f"{factors['up']} has shape {list(up)}, {name} is {list(weight)} and its down factor {list(down)}")
+        problems.append(
+            f"{factors['up']} has shape {list(up)}, {name} is {list(weight)} and its down factor {list(down)}"
+        )
     if "alpha" in factors and math.prod(shard.infos[factors["alpha"]].shape) != 1:
         problems.append(f"{factors['alpha']} is not one number")
     return problems

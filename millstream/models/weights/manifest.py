@@ -1,4 +1,5 @@
-"""`config.json` of a converted folder: which files hold which part of which model. Written last: it vouches for them."""
+"""`config.json` of a converted folder: which files hold which part of which model. Written last: it vouches
+for them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ MANIFEST = "config.json"
 class PartEntry(msgspec.Struct, frozen=True, kw_only=True):
     files: list[str]
     source: str
-    """What it was converted from: a name, never a path."""
+    """Name of what it was converted from, never a path."""
     layout: str
 
 
@@ -40,7 +41,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         if not isinstance(raw, dict) or raw.get("format") != "millstream":
             return None
         manifest = msgspec.convert(raw, Manifest)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise WeightsError(f"{path} cannot be read ({error}); convert the model again") from error
     for name in (name for entry in manifest.parts.values() for name in entry.files):
         if Path(name).name != name or not (folder / name).is_file():

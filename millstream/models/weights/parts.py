@@ -52,7 +52,8 @@ class DiTSize:
 
 
 def recognise(names: Iterable[str]) -> tuple[Part, Layout] | None:
-    """The part and layout most names point to, or None. A LoRA is none, though its layers go by the same names."""
+    """The part and layout most names point to, or None. A LoRA is none, though its layers go by the same
+    names."""
     names = list(names)
     if _is_lora(names):
         return None
@@ -68,7 +69,9 @@ def identify(names: Iterable[str], *, where: str = "the checkpoint") -> tuple[Pa
     if _is_lora(names):
         raise WeightsError(f"{where} is a LoRA, not a model; give the model and merge this into it")
     first = ", ".join(names[:3]) or "none"
-    raise WeightsError(f"{where} is no Wan DiT, VAE or text encoder in a known layout; its first names are {first}")
+    raise WeightsError(
+        f"{where} is no Wan DiT, VAE or text encoder in a known layout; its first names are {first}"
+    )
 
 
 def _is_lora(names: Iterable[str]) -> bool:
@@ -77,7 +80,9 @@ def _is_lora(names: Iterable[str]) -> bool:
 
 def canonical(part: Part, layout: Layout, ours: Iterable[str]) -> dict[str, str]:
     """Their name for each of ours."""
-    return {name: name for name in ours} if layout == "millstream" else layouts.translation(part, layout, ours)
+    return (
+        {name: name for name in ours} if layout == "millstream" else layouts.translation(part, layout, ours)
+    )
 
 
 def infer_dit(shapes: Mapping[str, Shape]) -> DiTSize | None:
@@ -89,7 +94,9 @@ def infer_dit(shapes: Mapping[str, Shape]) -> DiTSize | None:
     told = [shapes.get(theirs) for theirs in canonical("dit", found[1], ours).values()]
     match told:
         case [(width, channels, _, patch, _), (ffn, _), (_, text_width), (_, time_features)]:
-            layers = 1 + max(int(match[1]) for name in shapes if (match := re.match(r"blocks\.(\d+)\.", name)))
+            layers = 1 + max(
+                int(match[1]) for name in shapes if (match := re.match(r"blocks\.(\d+)\.", name))
+            )
             return DiTSize(layers, width, ffn, channels, patch, text_width, time_features)
     return None
 
@@ -98,7 +105,10 @@ def match_preset(shapes: Mapping[str, Shape]) -> ModelSpec | None:
     """The registered model whose DiT has these shapes."""
     size = infer_dit(shapes)
     wan = [spec for spec in MODELS.values() if isinstance(spec.vae, VAEConfig)]
-    return next((spec for spec in wan if size == DiTSize(*(getattr(spec.dit, field) for field in DiTSize.__slots__))), None)
+    return next(
+        (spec for spec in wan if size == DiTSize(*(getattr(spec.dit, field) for field in DiTSize.__slots__))),
+        None,
+    )
 
 
 def expected_shapes(part: Part, spec: ModelSpec) -> dict[str, Shape]:
@@ -106,5 +116,11 @@ def expected_shapes(part: Part, spec: ModelSpec) -> dict[str, Shape]:
     if not (isinstance(spec.vae, VAEConfig) and isinstance(spec.text, TextConfig)):
         raise WeightsError(f"{spec.name} comes as one file and has no other layout; use it as it is")
     with empty_modules():
-        module = CausalDiT(spec.dit) if part == "dit" else WanVAE(spec.vae) if part == "vae" else UMT5Encoder(spec.text)
+        module = (
+            CausalDiT(spec.dit)
+            if part == "dit"
+            else WanVAE(spec.vae)
+            if part == "vae"
+            else UMT5Encoder(spec.text)
+        )
     return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}

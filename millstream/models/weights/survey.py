@@ -1,4 +1,5 @@
-"""What a checkpoint holds against what a model needs, from names and shapes alone, before a byte of data is read."""
+"""Compares what a checkpoint holds with what a model needs, from names and shapes alone, before any tensor
+data is read."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from millstream.models.weights.files import Shape, TensorInfo, find_shards, open
 from millstream.models.weights.parts import Layout, canonical, identify, infer_dit, match_preset
 
 _SHOWN = 3
-TIED, TIED_TO = "encoder.embed_tokens.weight", "shared.weight"
+TIED = "encoder.embed_tokens.weight"
+TIED_TO = "shared.weight"
 """A second name that some files have for a text encoder's embedding."""
 
 
@@ -37,7 +39,7 @@ class Survey:
     reshaped: tuple[str, ...]
     """Each with the shape expected and the one found."""
     likeness: str
-    """What the files would fit, where their shapes tell."""
+    """The model that the files would fit, where their shapes tell."""
 
 
 class WeightsMismatch(WeightsError):
@@ -55,7 +57,9 @@ def scan(sources: Sequence[Path], *, prefer_ema: bool = True) -> dict[str, Tenso
         with open_shard(path, prefer_ema=prefer_ema) as shard:
             for name, info in shard.infos.items():
                 if name in places:
-                    raise WeightsError(f"{name} lies in both {places[name].path} and {path}; give one of them")
+                    raise WeightsError(
+                        f"{name} lies in both {places[name].path} and {path}; give one of them"
+                    )
                 places[name] = TensorPlace(path, name, info)
     return places
 
@@ -64,7 +68,9 @@ def shapes_of(places: Mapping[str, TensorPlace]) -> dict[str, Shape]:
     return {name: place.info.shape for name, place in places.items()}
 
 
-def survey(part: Part, wanted: Mapping[str, Shape], sources: Sequence[Path], *, prefer_ema: bool = True) -> Survey:
+def survey(
+    part: Part, wanted: Mapping[str, Shape], sources: Sequence[Path], *, prefer_ema: bool = True
+) -> Survey:
     """Compare the tensors of `sources` with the `wanted` shapes, which go by our names."""
     found = scan(sources, prefer_ema=prefer_ema)
     held, layout = identify(found, where=_listed(sources))
@@ -101,7 +107,8 @@ def refuse_misfit(result: Survey, part: Part, sources: Sequence[Path], *, allow_
 
 
 def _likeness(shapes: Mapping[str, Shape]) -> str:
-    preset, size = match_preset(shapes), infer_dit(shapes)
+    preset = match_preset(shapes)
+    size = infer_dit(shapes)
     return f"its shapes are those of {preset.name}" if preset else f"it looks like {size}" if size else ""
 
 

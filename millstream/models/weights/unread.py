@@ -1,7 +1,8 @@
-"""Parameters that are still in their files: they have shapes, and are read when whoever holds a part of a model needs them.
+"""Parameters that are still in their files: they have shapes, and are read when whoever holds a part of a
+model needs them.
 
-A rank that trains takes its part block by block: of a model that none of them could hold whole, each has its own part and one
-block at a time. Knows neither ranks nor what is done with the values.
+A rank that trains takes its part block by block: of a model that none of them could hold whole, each has its
+own part and one block at a time. Knows neither ranks nor what is done with the values.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class UnreadParameter(nn.Parameter):
 
 
 def unread(like: Tensor, read: Read, *, requires_grad: bool = False) -> UnreadParameter:
-    """Of a shape and dtype, whose values `read` gives."""
+    """Return a parameter like `like` whose values are still to be read, by `read`."""
     assert like.is_meta, f"{tuple(like.shape)} is there already, on {like.device}"
     parameter = UnreadParameter(like, requires_grad=requires_grad)
     parameter.read = read
@@ -35,9 +36,11 @@ def unread(like: Tensor, read: Read, *, requires_grad: bool = False) -> UnreadPa
 
 @torch.no_grad()
 def bring(parameters: Iterable[nn.Parameter]) -> None:
-    """Have them here, those that are not; they stay the same objects."""
+    """Read those parameters that are not read yet; they stay the same objects."""
     for parameter in parameters:
         if isinstance(parameter, UnreadParameter):
             values = parameter.read()
-            assert values.shape == parameter.shape, f"{tuple(values.shape)} were read for {tuple(parameter.shape)}"
+            assert values.shape == parameter.shape, (
+                f"{tuple(values.shape)} were read for {tuple(parameter.shape)}"
+            )
             torch.utils.swap_tensors(parameter, nn.Parameter(values, requires_grad=parameter.requires_grad))

@@ -1,4 +1,5 @@
-"""Writes a DiT in any layout: ours, diffusers' or that of the original files, each with what its readers look for beside it.
+"""Writes a DiT in any layout: ours, diffusers' or that of the original files, each with what its readers look
+for beside it.
 
 A part is split into files of whole tensors, each as long as fits.
 """
@@ -40,7 +41,7 @@ def shard_names(stem: str, count: int) -> list[str]:
 
 
 STEM = "diffusion_pytorch_model"
-"""What both of the other layouts call their files."""
+"""Stem of the file names in both of the other layouts."""
 
 
 def write_dit(
@@ -55,7 +56,9 @@ def write_dit(
 ) -> None:
     """Under our names come the weights. Files appear together."""
     theirs = canonical("dit", layout, weights)
-    shards = in_shards({name: weight.numel() * dtype.itemsize for name, weight in weights.items()}, shard_bytes)
+    shards = in_shards(
+        {name: weight.numel() * dtype.itemsize for name, weight in weights.items()}, shard_bytes
+    )
     files = shard_names("dit" if layout == "millstream" else STEM, len(shards))
     if layout != "millstream" and len(shards) == 1:
         files = [f"{STEM}.safetensors"]

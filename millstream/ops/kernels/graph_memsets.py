@@ -15,5 +15,6 @@ def _zero_word(word):
 
 
 def built_zero_word(device: torch.device) -> Any:
-    """The kernel, compiled and loaded: `function` is the driver's handle of it, its one argument an address."""
+    """The kernel, compiled and loaded: `function` is the driver's handle of it, its one argument an
+    address."""
     return _zero_word[(1,)](torch.zeros(1, dtype=torch.int32, device=device), num_warps=1)

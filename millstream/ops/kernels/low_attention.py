@@ -1,7 +1,9 @@
-"""Triton: attention over packed keys and values. One program does a block of queries of one head over all tiles of keys.
+"""Triton: attention over packed keys and values. One program does a block of queries of one head over all
+tiles of keys.
 
-Shapes as in `ops/low_attention.py`. Tiles come through descriptors made on the host, so no launch needs memory of its own and
-any of them can be recorded. Two products a tile, both in 8 bits; between them a softmax that keeps up as it goes.
+Shapes as in `ops/low_attention.py`. Tiles come through descriptors made on the host, so no launch needs
+memory of its own and any of them can be recorded. Two products a tile, both in 8 bits; between them a softmax
+that keeps up as it goes.
 """
 
 from __future__ import annotations
@@ -14,14 +16,17 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from millstream.ops.kernels.packed import ROUNDS
-from millstream.ops.packed import LIFT, TILE, Packed, PackedQueries
+from millstream.ops.kernels.quantise_kv import ROUNDS
+from millstream.ops.quantised_kv import LIFT, TILE, PackedQueries, QuantisedKV
 
-QUERIES, WARPS, STAGES = 64, 4, 3
-"""Of a program: what measured fastest on an H200."""
+QUERIES = 64
+WARPS = 4
+STAGES = 3
+"""Queries, warps and pipeline stages of a program: what measured fastest on an H200."""
 _ROUNDS_BITS = tl.constexpr(0x4B400000)
-"""Those of ROUNDS. A whole number below 2**22, as every score of heads up to 256 is, added to them gives the bits of the float
-that is their sum: a conversion at the price of an addition, which the product does as it begins."""
+"""Bits of ROUNDS. A whole number below 2**22, as every score of heads up to 256 is, added to them gives the
+bits of the float that is their sum: a conversion at the price of an addition, which the product does as it
+begins."""
 
 
 @triton.jit
@@ -29,10 +34,14 @@ def _over_tile(
     sums, top, total, asked, row_scale, k_tiles, vt_tiles, k_scales, v_scales, k_row, vt_row, column, tile, left,
     TILE: tl.constexpr, LIFT: tl.constexpr, CUT: tl.constexpr,
 ):  # fmt: skip
-    """The state after one more tile of keys, the first `left` of them if it is CUT. `sums` are in units of the last tile's
-    values, `top` is LIFT below the largest score so far, in powers of two as all scores are."""
-    scale, v_scale = row_scale * tl.load(k_scales + tile), tl.load(v_scales + tile)
-    ratio = tl.load(v_scales + tl.maximum(tile - 1, 0)) / v_scale  # loaded again: quicker than carried from turn to turn
+    """The state after one more tile of keys, the first `left` of them if it is CUT. `sums` are in units of
+    the last tile's values, `top` is LIFT below the largest score so far, in powers of two as all scores
+    are."""
+    scale = row_scale * tl.load(k_scales + tile)
+    v_scale = tl.load(v_scales + tile)
+    ratio = (
+        tl.load(v_scales + tl.maximum(tile - 1, 0)) / v_scale
+    )  # loaded again: quicker than carried from turn to turn
     scores = tl.dot(asked, k_tiles.load([k_row + tile * TILE, column]).T)
     scores = (scores + _ROUNDS_BITS).to(tl.float32, bitcast=True)
     zero = -(ROUNDS * scale)
@@ -47,14 +56,18 @@ def _over_tile(
     return sums, new, total
 
 
-@triton.jit(do_not_specialize=["queries", "keys"])  # a window that fills has many lengths: one kernel for all of them
+@triton.jit(
+    do_not_specialize=["queries", "keys"]
+)  # a window that fills has many lengths: one kernel for all of them
 def _attend_packed(
     q, q_scales, k_tiles, vt_tiles, k_scales, v_scales, v_mean, out, queries, keys, room, base,
     N: tl.constexpr, H: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, LIFT: tl.constexpr,
 ):  # fmt: skip
-    head, batch = tl.program_id(1), tl.program_id(2)
+    head = tl.program_id(1)
+    batch = tl.program_id(2)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    here, inside = batch.to(tl.int64) * queries + row, row < queries
+    here = batch.to(tl.int64) * queries + row
+    inside = row < queries
     numbers = here[:, None] * (N * H) + head * H + tl.arange(0, H)[None, :]
     asked = tl.load(q + numbers, mask=inside[:, None], other=0.0)
     row_scale = tl.load(q_scales + here * N + head, mask=inside, other=0.0) * base
@@ -62,7 +75,8 @@ def _attend_packed(
     k_scales += first * (room // TILE)
     v_scales += first * (room // TILE)
     sums = tl.zeros([BLOCK, H], tl.float32)
-    top, total = tl.full([BLOCK], -1e30, tl.float32), tl.zeros([BLOCK], tl.float32)
+    top = tl.full([BLOCK], -1e30, tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
     full = keys // TILE
     for tile in tl.range(0, full):
         sums, top, total = _over_tile(
@@ -80,11 +94,20 @@ def _attend_packed(
     tl.store(out + numbers, answer.to(out.dtype.element_ty), mask=inside[:, None])
 
 
-def launch_attend_packed(q_BLNH: PackedQueries, packed: Packed, keys: int, *, dtype: torch.dtype) -> Tensor:
-    (batch, queries, heads, width), room = q_BLNH.numbers.shape, packed.k_RWNH.shape[1]
-    assert q_BLNH.numbers.dtype == packed.k_RWNH.dtype == torch.int8, f"{q_BLNH.numbers.dtype} for {packed.k_RWNH.dtype}"
-    assert all(tensor.is_contiguous() for tensor in (q_BLNH.numbers, q_BLNH.scales)), "queries are walked in order"
-    assert all(tensor.is_contiguous() for tensor in packed.tensors), "keys are read as rows of heads, values of channels"
+def launch_attend_packed(
+    q_BLNH: PackedQueries, packed: QuantisedKV, keys: int, *, dtype: torch.dtype
+) -> Tensor:
+    (batch, queries, heads, width) = q_BLNH.numbers.shape
+    room = packed.k_RWNH.shape[1]
+    assert q_BLNH.numbers.dtype == packed.k_RWNH.dtype == torch.int8, (
+        f"{q_BLNH.numbers.dtype} for {packed.k_RWNH.dtype}"
+    )
+    assert all(tensor.is_contiguous() for tensor in (q_BLNH.numbers, q_BLNH.scales)), (
+        "queries are walked in order"
+    )
+    assert all(tensor.is_contiguous() for tensor in packed.tensors), (
+        "keys are read as rows of heads, values of channels"
+    )
     assert 0 < keys <= room, f"{keys} keys of {room}"
     k_tiles = TensorDescriptor.from_tensor(packed.k_RWNH.view(batch * room, heads * width), [TILE, width])
     vt_tiles = TensorDescriptor.from_tensor(packed.vt_RNHW.view(batch * heads * width, room), [width, TILE])

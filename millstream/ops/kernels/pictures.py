@@ -1,4 +1,5 @@
-"""Triton: the passes between a VAE's convolutions, and the one to bytes. One program does a run of pixels, all their channels.
+"""Triton: the passes between a VAE's convolutions, and the one to bytes. One program does a run of pixels,
+all their channels.
 
 Shapes as in `ops/pictures.py`. Pixels are numbered in 32 bits, places in memory in 64.
 """
@@ -13,12 +14,12 @@ from torch import Tensor
 from millstream.ops.conv3 import PAST, TAPS
 
 _VALUES = 4096
-"""That one program holds."""
+"""Values that one program holds."""
 _BYTES = 1024
-"""That one program writes."""
+"""Bytes that one program writes."""
 _ROUNDS = tl.constexpr(1.5 * 2**23)
-"""Added to a small number and taken away again, it leaves the nearest whole one, the even one of two: floats that large have
-no places after the point."""
+"""Added to a small number and taken away again, it leaves the nearest whole one, the even one of two: floats
+that large have no places after the point."""
 _TAPS = tl.constexpr(TAPS)
 
 
@@ -50,14 +51,19 @@ def _merge_onto(
     if PAINTS:
         if NORMS:
             scale = tl.rsqrt(tl.maximum(tl.sum(value * value, 1), 1e-24)) * ROOT
-            value *= scale[:, None] * tl.load(weight + channel, mask=channel < CHANNELS, other=0.0).to(tl.float32)[None, :]
+            value *= (
+                scale[:, None]
+                * tl.load(weight + channel, mask=channel < CHANNELS, other=0.0).to(tl.float32)[None, :]
+            )
             value *= tl.sigmoid(value)
         place = ((frame + AFTER) * CANVAS_ROWS + row + PAD).to(tl.int64) * CANVAS_COLUMNS + column + PAD
         target = place[:, None] * CHANNELS + channel[None, :]
         tl.store(canvas + target, value.to(canvas.dtype.element_ty), mask=inside)
         if LEAVES:
             again = (pixel - before_tail).to(tl.int64)[:, None] * CHANNELS + channel[None, :]
-            tl.store(tail + again, value.to(tail.dtype.element_ty), mask=inside & (pixel >= before_tail)[:, None])
+            tl.store(
+                tail + again, value.to(tail.dtype.element_ty), mask=inside & (pixel >= before_tail)[:, None]
+            )
 
 
 @triton.jit
@@ -71,7 +77,9 @@ def _split_frames(
     half = frame % 2
     source = ((frame // 2) * frame_pixels + pixel % frame_pixels).to(tl.int64) * 2 + half
     value = tl.load(y + source[:, None] * CHANNELS + channel[None, :], mask=inside, other=0.0).to(tl.float32)
-    value += tl.load(bias + (half * CHANNELS)[:, None] + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+    value += tl.load(bias + (half * CHANNELS)[:, None] + channel[None, :], mask=inside, other=0.0).to(
+        tl.float32
+    )
     target = pixel.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
     tl.store(out + target, value.to(out.dtype.element_ty), mask=inside)
 
@@ -86,7 +94,8 @@ def _sum_taps(planes, bias, out, pixels, ROWS, COLUMNS, plane, CHANNELS: tl.cons
     for channel in tl.static_range(CHANNELS):
         total = tl.zeros([RUN], tl.float32) + tl.load(bias + channel).to(tl.float32)
         for tap in tl.static_range(_TAPS):
-            r, c = row + (tap // 3) % 3, column + tap % 3
+            r = row + (tap // 3) % 3
+            c = column + tap % 3
             place = ((frame + tap // 9) * (ROWS + 2) + r).to(tl.int64) * (COLUMNS + 2) + c
             start = planes + (tap * CHANNELS + channel) * plane.to(tl.int64)
             total += tl.load(start + place, mask=there, other=0.0).to(tl.float32)
@@ -131,19 +140,28 @@ def launch_merge_onto(
     keep: bool = False,
     tail: Tensor | None = None,
 ) -> Tensor | None:
-    phases, channels = y.dim() == 5, y.shape[-1]
+    phases = y.dim() == 5
+    channels = y.shape[-1]
     frames, rows, columns = (y.shape[0], 2 * y.shape[1] - 2, 2 * y.shape[2] - 2) if phases else y.shape[:3]
     assert y.is_contiguous(), "pixels are walked in order"
     assert residual_TYXC is None or residual_TYXC.is_contiguous(), "pixels are walked in order"
     if canvas is not None:
         fits = (canvas.shape[0], canvas.shape[3]) == (past + frames, channels)
-        fits = fits and canvas.shape[1] >= pad + rows and canvas.shape[2] >= pad + columns and canvas.is_contiguous()
-        assert fits, f"canvas {tuple(canvas.shape)} for {(frames, rows, columns, channels)}, past {past}, pad {pad}"
+        fits = (
+            fits
+            and canvas.shape[1] >= pad + rows
+            and canvas.shape[2] >= pad + columns
+            and canvas.is_contiguous()
+        )
+        assert fits, (
+            f"canvas {tuple(canvas.shape)} for {(frames, rows, columns, channels)}, past {past}, pad {pad}"
+        )
     if tail is not None:
         fits = canvas is not None and tail.shape == (past, rows, columns, channels) and tail.is_contiguous()
         assert fits, f"a tail {tuple(tail.shape)} for {(frames, rows, columns, channels)}, past {past}"
     kept = torch.empty(frames, rows, columns, channels, dtype=y.dtype, device=y.device) if keep else None
-    (block, run), pixels = _run(channels), frames * rows * columns
+    (block, run) = _run(channels)
+    pixels = frames * rows * columns
     _merge_onto[(triton.cdiv(pixels, run),)](
         y, bias_C, y if residual_TYXC is None else residual_TYXC, bias_C if weight_C is None else weight_C,
         y if kept is None else kept, y if canvas is None else canvas, y if tail is None else tail, pixels, rows, columns,
@@ -159,7 +177,8 @@ def launch_split_frames(y_TYXC: Tensor, bias_C: Tensor) -> Tensor:
     frames, rows, columns, both = y_TYXC.shape
     assert y_TYXC.is_contiguous(), "pixels are walked in order"
     out = torch.empty(2 * frames, rows, columns, both // 2, dtype=y_TYXC.dtype, device=y_TYXC.device)
-    (block, run), pixels = _run(both // 2), 2 * frames * rows * columns
+    (block, run) = _run(both // 2)
+    pixels = 2 * frames * rows * columns
     _split_frames[(triton.cdiv(pixels, run),)](
         y_TYXC, bias_C, out, pixels, rows * columns, CHANNELS=both // 2, BLOCK=block, RUN=run, num_warps=4
     )
@@ -167,12 +186,15 @@ def launch_split_frames(y_TYXC: Tensor, bias_C: Tensor) -> Tensor:
 
 
 def launch_sum_taps(planes: Tensor, bias_C: Tensor, frames: int) -> Tensor:
-    channels, (_, past_frames, rows, columns) = len(bias_C), planes.shape
+    channels = len(bias_C)
+    (_, past_frames, rows, columns) = planes.shape
     assert past_frames == frames + PAST, f"planes of {past_frames} frames for {frames}"
     assert planes.is_contiguous(), "planes are walked in order"
-    rows, columns = rows - 2, columns - 2
+    rows = rows - 2
+    columns = columns - 2
     out = torch.empty(channels, frames, rows, columns, dtype=planes.dtype, device=planes.device)
-    pixels, run = frames * rows * columns, 512
+    pixels = frames * rows * columns
+    run = 512
     _sum_taps[(triton.cdiv(pixels, run),)](
         planes, bias_C, out, pixels, rows, columns, planes.stride(0), CHANNELS=channels, RUN=run, num_warps=4
     )
@@ -183,6 +205,14 @@ def launch_to_pictures(pixels_TCYX: Tensor) -> Tensor:
     frames, colours, rows, columns = pixels_TCYX.shape
     out = torch.empty(frames, rows, columns, colours, dtype=torch.uint8, device=pixels_TCYX.device)
     _to_pictures[(triton.cdiv(out.numel(), _BYTES),)](
-        pixels_TCYX, out, out.numel(), rows, columns, *pixels_TCYX.stride(), COLOURS=colours, RUN=_BYTES, num_warps=4
+        pixels_TCYX,
+        out,
+        out.numel(),
+        rows,
+        columns,
+        *pixels_TCYX.stride(),
+        COLOURS=colours,
+        RUN=_BYTES,
+        num_warps=4,
     )
     return out

@@ -11,9 +11,9 @@ import triton.language as tl
 from torch import Tensor
 
 from millstream.ops.fp8 import LEAST_SCALE
-from millstream.ops.kernels.packed import ROUNDS
+from millstream.ops.kernels.quantise_kv import ROUNDS
 from millstream.ops.kernels.rows import warps_for
-from millstream.ops.packed import LARGEST_KEY, PackedQueries
+from millstream.ops.quantised_kv import LARGEST_KEY, PackedQueries
 from millstream.ops.rope import Phases
 
 _INT8 = tl.constexpr(LARGEST_KEY)
@@ -21,7 +21,9 @@ _LEAST_SCALE = tl.constexpr(LEAST_SCALE)
 
 
 @triton.jit
-def _store_packed(values, out, scales, row, column, inside, WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr):
+def _store_packed(
+    values, out, scales, row, column, inside, WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr
+):
     """In int8, with a scale for each head. `values` are zero outside."""
     head = tl.arange(0, BLOCK // HEAD)
     heads = tl.reshape(values, [BLOCK // HEAD, HEAD])
@@ -32,7 +34,9 @@ def _store_packed(values, out, scales, row, column, inside, WIDTH: tl.constexpr,
 
 
 @triton.jit
-def _turned(normed, weight_q, weight_k, cos, sin, row, which, column, inside, HEAD: tl.constexpr, BLOCK: tl.constexpr):
+def _turned(
+    normed, weight_q, weight_k, cos, sin, row, which, column, inside, HEAD: tl.constexpr, BLOCK: tl.constexpr
+):
     """A query (0) or a key (1) with its weights and at its place."""
     if which == 0:
         weight = tl.load(weight_q + column, mask=inside, other=0.0).to(tl.float32)
@@ -68,11 +72,15 @@ def _turn_heads(
 def launch_turn_heads(
     qkv_LX: Tensor, weight_q_D: Tensor, weight_k_D: Tensor, phases: Phases, parts: int, *, eps: float
 ) -> Tensor:
-    tokens, width, head = qkv_LX.shape[0], qkv_LX.shape[1] // 3, 2 * phases.cos.shape[-1]
+    tokens = qkv_LX.shape[0]
+    width = qkv_LX.shape[1] // 3
+    head = 2 * phases.cos.shape[-1]
     assert qkv_LX.is_contiguous(), "the kernel walks rows of 3 * width"
     assert phases.cos.is_contiguous(), "phases are read as rows"
     assert len(phases.cos) == tokens, f"phases {tuple(phases.cos.shape)} of {tokens} tokens"
-    out = torch.empty(parts, tokens, 3, width // parts // head, head, dtype=qkv_LX.dtype, device=qkv_LX.device)
+    out = torch.empty(
+        parts, tokens, 3, width // parts // head, head, dtype=qkv_LX.dtype, device=qkv_LX.device
+    )
     _turn_heads[(tokens, 3)](
         qkv_LX, weight_q_D, weight_k_D, phases.cos, phases.sin, out, tokens, eps,
         WIDTH=width, PART=width // parts, HEAD=head, BLOCK=triton.next_power_of_2(width), num_warps=warps_for(width),
@@ -128,7 +136,19 @@ def _write_ring(
     else:
         value = x.to(tl.float32)
         mean = tl.load(means + which * rows + row) if GIVEN else tl.sum(value * value) / WIDTH
-        turned = _turned(value * tl.rsqrt(mean + eps), weight_q, weight_k, cos, sin, token, which, column, inside, HEAD, BLOCK)
+        turned = _turned(
+            value * tl.rsqrt(mean + eps),
+            weight_q,
+            weight_k,
+            cos,
+            sin,
+            token,
+            which,
+            column,
+            inside,
+            HEAD,
+            BLOCK,
+        )
         if which == 0:
             if PACKS:
                 _store_packed(turned, q_out, q_scales, row, column, inside, WIDTH, HEAD, BLOCK)
@@ -143,16 +163,25 @@ def _mean_squares(qkv, means, tokens, whole, WIDTH: tl.constexpr, BLOCK: tl.cons
     row = tl.program_id(0).to(tl.int64)
     which = tl.program_id(1)
     column = tl.arange(0, BLOCK)
-    value = tl.load(qkv + row * 3 * WIDTH + which * WIDTH + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    value = tl.load(qkv + row * 3 * WIDTH + which * WIDTH + column, mask=column < WIDTH, other=0.0).to(
+        tl.float32
+    )
     tl.store(means + which * tokens + row, tl.sum(value * value) / whole)
 
 
 def launch_mean_squares(qkv_LX: Tensor, whole: int) -> Tensor:
-    tokens, width = qkv_LX.shape[0], qkv_LX.shape[1] // 3
+    tokens = qkv_LX.shape[0]
+    width = qkv_LX.shape[1] // 3
     assert qkv_LX.is_contiguous(), "the kernel walks rows of 3 * width"
     means_2L = torch.empty(2, tokens, dtype=torch.float32, device=qkv_LX.device)
     _mean_squares[(tokens, 2)](
-        qkv_LX, means_2L, tokens, float(whole), WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=warps_for(width)
+        qkv_LX,
+        means_2L,
+        tokens,
+        float(whole),
+        WIDTH=width,
+        BLOCK=triton.next_power_of_2(width),
+        num_warps=warps_for(width),
     )
     return means_2L
 
@@ -170,10 +199,13 @@ def launch_write_ring(
     packs: bool = False,
     means_2BL: Tensor | None = None,
 ) -> Tensor | PackedQueries:
-    (batch, tokens, width), (heads, head) = (*qkv_BLX.shape[:2], qkv_BLX.shape[2] // 3), k_BWNH.shape[-2:]
+    (batch, tokens, width) = (*qkv_BLX.shape[:2], qkv_BLX.shape[2] // 3)
+    (heads, head) = k_BWNH.shape[-2:]
     assert heads * head == width, f"{heads} heads of {head} are not the width {width}"
     assert qkv_BLX.is_contiguous(), "the kernel walks rows of 3 * width"
-    assert len(k_BWNH) == len(v_BWNH) == batch, f"{batch} rows of a batch, and rings of {len(k_BWNH)} and {len(v_BWNH)}"
+    assert len(k_BWNH) == len(v_BWNH) == batch, (
+        f"{batch} rows of a batch, and rings of {len(k_BWNH)} and {len(v_BWNH)}"
+    )
     assert k_BWNH.stride(0) == v_BWNH.stride(0), "keys and values lie alike"
     _refuse_gaps(k_BWNH, v_BWNH, width)
     assert phases.cos.is_contiguous(), "phases are read as rows"
@@ -183,8 +215,11 @@ def launch_write_ring(
     assert not packs or head == triton.next_power_of_2(head), f"heads of {head} cannot be packed"
     assert means_2BL is None or means_2BL.shape == (2, batch, tokens), f"means of {means_2BL.shape}"
     assert means_2BL is None or means_2BL.is_contiguous(), "means are read as two rows"
-    rows, device = batch * tokens, qkv_BLX.device
-    q_BLNH = torch.empty(batch, tokens, heads, head, dtype=torch.int8 if packs else qkv_BLX.dtype, device=device)
+    rows = batch * tokens
+    device = qkv_BLX.device
+    q_BLNH = torch.empty(
+        batch, tokens, heads, head, dtype=torch.int8 if packs else qkv_BLX.dtype, device=device
+    )
     scales_BLN = torch.empty(batch, tokens, heads, dtype=torch.float32, device=device) if packs else q_BLNH
     _write_ring[(rows, 3)](
         qkv_BLX, weight_q_D, weight_k_D, phases.cos, phases.sin, index_L, q_BLNH, scales_BLN, k_BWNH, v_BWNH,

@@ -1,6 +1,7 @@
 """Triton: one program walks one token's row. Rows stay in registers between reading and the one write.
 
-Shapes as in `ops/rows.py`. Absent tensors are passed as any other tensor and never touched: constants say which.
+Shapes as in `ops/rows.py`. Absent tensors are passed as any other tensor and never touched: constants say
+which.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _LEAST_SCALE = tl.constexpr(LEAST_SCALE)
 
 
 @triton.jit
-def _store_copies(values, outs, scales, row, column, inside, WIDTH: tl.constexpr, COPIES: tl.constexpr, FP8: tl.constexpr):
+def _store_copies(
+    values, outs, scales, row, column, inside, WIDTH: tl.constexpr, COPIES: tl.constexpr, FP8: tl.constexpr
+):
     """As it is, or in e4m3 with its scale, in several places alike. `values` are zero outside."""
     if FP8:
         scale = tl.maximum(tl.max(tl.abs(values)) / _LARGEST, _LEAST_SCALE)
@@ -40,7 +43,9 @@ def _store_row(values, out, scales, row, column, inside, WIDTH: tl.constexpr, FP
 
 
 @triton.jit
-def _with_gated(x, parts, gate, row, frame, column, inside, WIDTH: tl.constexpr, PARTS: tl.constexpr, GATED: tl.constexpr):
+def _with_gated(
+    x, parts, gate, row, frame, column, inside, WIDTH: tl.constexpr, PARTS: tl.constexpr, GATED: tl.constexpr
+):
     """The residual's row and what its parts, in their order, add to it, in float32."""
     value = tl.load(x + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
     update = tl.load(parts[0] + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
@@ -123,7 +128,9 @@ def _finish_attention(
         value = tl.zeros([BLOCK], tl.float32)
         for part in tl.static_range(PARTS):
             share = tl.exp(tl.load(sums + part * (WIDTH // HEAD) * rows, mask=inside, other=0.0) - most)
-            answer = tl.load(attended + (part * rows + row) * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+            answer = tl.load(attended + (part * rows + row) * WIDTH + column, mask=inside, other=0.0).to(
+                tl.float32
+            )
             value += share * answer
             whole += share
         value = tl.where(inside, value / whole, 0.0)
@@ -133,7 +140,16 @@ def _finish_attention(
 
 
 @triton.jit
-def _join_heads(parts, out, scales, tokens, WIDTH: tl.constexpr, PART: tl.constexpr, BLOCK: tl.constexpr, FP8: tl.constexpr):
+def _join_heads(
+    parts,
+    out,
+    scales,
+    tokens,
+    WIDTH: tl.constexpr,
+    PART: tl.constexpr,
+    BLOCK: tl.constexpr,
+    FP8: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -182,7 +198,9 @@ def _rows(out: Tensor, scales: Tensor, *, fp8: bool) -> Tensor | Rows8:
 def _parts(x_LD: Tensor, y: Addend) -> tuple[Tensor, ...]:
     parts = (y,) if isinstance(y, Tensor) else tuple(y)
     assert x_LD.is_contiguous(), "the residual is walked by rows"
-    assert all(part.is_contiguous() and part.shape == x_LD.shape for part in parts), "what is added is walked by rows"
+    assert all(part.is_contiguous() and part.shape == x_LD.shape for part in parts), (
+        "what is added is walked by rows"
+    )
     return parts
 
 
@@ -192,7 +210,9 @@ def _numbers(
     """Where rows go and where their scales; the latter are never touched without fp8."""
     assert all(isinstance(out, Rows8) == fp8 for out in outs), f"rows leave {'' if fp8 else 'not '}as Rows8"
     numbers = tuple(out.values_LI if isinstance(out, Rows8) else out for out in outs)
-    assert all(out.is_contiguous() and out.shape == (tokens, width) for out in numbers), "results are walked by rows"
+    assert all(out.is_contiguous() and out.shape == (tokens, width) for out in numbers), (
+        "results are walked by rows"
+    )
     return numbers, tuple(out.scales_L1 for out in outs if isinstance(out, Rows8)) or numbers
 
 
@@ -202,7 +222,9 @@ def _frames(tokens: int, frames: int, rows: RowsOfFrames | None) -> tuple[int, i
     return (tokens // frames, 0, frames - 1) if rows is None else (rows.tokens, rows.first, frames - 1)
 
 
-def launch_add_gated(x_LD: Tensor, y: Addend, gate_FD: Tensor | None, rows: RowsOfFrames | None = None) -> None:
+def launch_add_gated(
+    x_LD: Tensor, y: Addend, gate_FD: Tensor | None, rows: RowsOfFrames | None = None
+) -> None:
     tokens, width = x_LD.shape
     parts = _parts(x_LD, y)
     assert gate_FD is None or gate_FD.stride(-1) == 1, "rows must be contiguous"
@@ -258,13 +280,18 @@ def launch_norm_query(q_LD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:
 
 
 def launch_finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *, fp8: bool) -> Tensor | Rows8:
-    width, last = shares[0].out_PBLD.shape[-1], 0
-    out, scales = _room(shares[0].out_PBLD, sum(share.out_PBLD.shape[1:3].numel() for share in shares), width, fp8=fp8)
+    width = shares[0].out_PBLD.shape[-1]
+    last = 0
+    out, scales = _room(
+        shares[0].out_PBLD, sum(share.out_PBLD.shape[1:3].numel() for share in shares), width, fp8=fp8
+    )
     for (parts, batch, tokens, _), (attended, lse) in ((share.out_PBLD.shape, share) for share in shares):
         rows = batch * tokens
         assert attended.is_contiguous(), "answers are walked by rows"
         assert lse is not None or parts == 1, "parts cannot be put together without their sums"
-        assert lse is not None or not num_zeros, "zeros among the keys cannot be corrected without the log-sum-exp"
+        assert lse is not None or not num_zeros, (
+            "zeros among the keys cannot be corrected without the log-sum-exp"
+        )
         assert lse is None or lse.is_contiguous(), "the log-sum-exp is read as [parts, batch, heads, tokens]"
         _finish_attention[(rows,)](
             attended, attended if lse is None else lse, float(num_zeros), out[last:], scales[last:], tokens, rows,
@@ -292,6 +319,12 @@ def launch_gelu_rows(hidden_LU: Tensor) -> Rows8:
     first = triton.next_power_of_2(width) // 2
     out, scales = _room(hidden_LU, tokens, width, fp8=True)
     _gelu_rows[(tokens,)](
-        hidden_LU, out, scales, WIDTH=width, FIRST=first, REST=triton.next_power_of_2(width - first), num_warps=8
+        hidden_LU,
+        out,
+        scales,
+        WIDTH=width,
+        FIRST=first,
+        REST=triton.next_power_of_2(width - first),
+        num_warps=8,
     )
     return Rows8(out, scales)

@@ -1,1 +1,1 @@
-"""What cards reach: by architecture, and a card of one's own from a file."""
+"""Rates that cards reach: by architecture, and for a card of one's own from a file."""

@@ -1,9 +1,10 @@
-"""What each generation of chips reaches of its datasheet, and how sure that is.
+"""Shares of its datasheet that each generation of chips reaches, and how sure they are.
 
-Shares are of the dense bf16 peak with sums in float32, as `hardware.py` lists it. Hopper's are measured (an H200); the others
-are from published figures of single kernels, named in `source`. Published speeds of whole models are what `python -m
-benchmarks.published` holds the plans against; but for SageAttention 2 on Ada, whose rate is from the points marked `fit` there,
-none of them is in here. Convolutions were published for none, so they keep Hopper's proportion to products.
+Shares are of the dense bf16 peak with sums in float32, as `hardware.py` lists it. Hopper's are measured (on
+an H200). The others are from published figures of single kernels, named in `source`. Published
+speeds of whole models are what `python -m benchmarks.published` compares plans with; none of those is used
+here, except for SageAttention 2 on Ada, whose rate is from the points marked `fit` there. Nothing was
+published for convolutions, so they keep Hopper's proportion to products.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ class Architecture:
     name: str
     products: float
     fp8: float = 0.70
-    """Of the fp8 peak."""
+    """Share of the fp8 peak."""
     attention: float
-    """The best library's kernel."""
+    """Share that the best library's kernel reaches."""
     flash2: float
-    """FlashAttention 2, which many programs still call: written for Ampere, it misses the instructions of Hopper."""
+    """FlashAttention 2, which many programs still call: written for Ampere, it misses the instructions of
+    Hopper."""
     sage2: float | None = None
     """SageAttention 2, in 8 bits, where it is known to be quicker than the best in bf16."""
     bandwidth: float = 0.87
     launch_us: float = 5.0
-    """Of one kernel, by the hosts that such chips have."""
+    """Microseconds to launch one kernel, from the hosts that such chips have."""
     band: float
-    """How far a time may be off, each way: two thirds of the published speeds that nothing was fitted to lie in it, where there
-    are five of such chips; else a guess."""
+    """How far a time may be off, each way: two thirds of the published speeds that nothing was fitted to lie
+    in it, where there are five of such chips; else a guess."""
     source: str
 
     def __post_init__(self) -> None:
@@ -65,7 +67,8 @@ ARCHITECTURES = {
             attention=0.85,
             flash2=0.59,
             band=0.15,
-            source="H20: far from its power limit; Ampere's instructions reach 89.5 of 148 TFLOP/s (xytpai/gpuk), and so does "
+            source="H20: far from its power limit; Ampere's instructions reach 89.5 of 148 TFLOP/s "
+            "(xytpai/gpuk), and so does "
             "FlashAttention 2",
         ),
         Architecture(
@@ -74,7 +77,8 @@ ARCHITECTURES = {
             attention=0.66,
             flash2=0.66,
             band=0.12,
-            source="A100: FlashAttention 2 186 TFLOP/s at its power limit (liangan1/GPU_travel), up to 73% (its paper)",
+            source="A100: FlashAttention 2 186 TFLOP/s at its power limit (liangan1/GPU_travel), up to 73% "
+            "(its paper)",
         ),
         Architecture(
             name="ampere-consumer",
@@ -91,7 +95,8 @@ ARCHITECTURES = {
             flash2=1.0,
             sage2=1.45,
             band=0.19,
-            source="RTX 4090: 8192^3 in 163.5 of 165.2 TFLOP/s (xytpai/gpuk), FlashAttention 2 in 169 (apache/tvm, tl_doc)",
+            source="RTX 4090: 8192^3 in 163.5 of 165.2 TFLOP/s (xytpai/gpuk), FlashAttention 2 in 169 "
+            "(apache/tvm, tl_doc)",
         ),
         Architecture(
             name="ada",
@@ -99,7 +104,8 @@ ARCHITECTURES = {
             attention=0.55,
             flash2=0.55,
             band=0.40,
-            source="no published kernel was found; the power limit of a 4090's chip, whose cores run at half rate there",
+            source="no published kernel was found; the power limit of a 4090's chip, whose cores run at half "
+            "rate there",
         ),
         Architecture(
             name="blackwell",
@@ -107,7 +113,8 @@ ARCHITECTURES = {
             attention=0.60,
             flash2=0.20,
             band=0.25,
-            source="B200: FlashAttention 4 1605 of 2250 TFLOP/s (its paper), at our smaller shapes taken to be less",
+            source="B200: FlashAttention 4 1605 of 2250 TFLOP/s (its paper), at our smaller shapes taken to "
+            "be less",
         ),
         Architecture(
             name="blackwell-grace",
@@ -116,7 +123,8 @@ ARCHITECTURES = {
             flash2=0.20,
             launch_us=6.1,
             band=0.30,
-            source="as a B200; its host launches kernels slower: fitted to Self-Forcing's code on a GB200, 350 ms a chunk",
+            source="as a B200; its host launches kernels slower: fitted to Self-Forcing's code on a GB200, "
+            "350 ms a chunk",
         ),
         Architecture(
             name="blackwell-ultra",
@@ -125,7 +133,8 @@ ARCHITECTURES = {
             flash2=0.20,
             launch_us=4.3,
             band=0.30,
-            source="as a B200; how soon its host launches kernels is fitted to Self-Forcing's code on a GB300, 251 ms a chunk",
+            source="as a B200; how soon its host launches kernels is fitted to Self-Forcing's code on a "
+            "GB300, 251 ms a chunk",
         ),
         Architecture(
             name="blackwell-consumer",
@@ -133,7 +142,8 @@ ARCHITECTURES = {
             attention=0.95,
             flash2=0.90,
             band=0.26,
-            source="RTX 5090 at 400 W: cuDNN attention 203.6, FlashAttention 2 190.6 of 209.5 TFLOP/s (gau-nernst/learn-cuda)",
+            source="RTX 5090 at 400 W: cuDNN attention 203.6, FlashAttention 2 190.6 of 209.5 TFLOP/s "
+            "(gau-nernst/learn-cuda)",
         ),
         Architecture(
             name="blackwell-workstation",
@@ -144,15 +154,37 @@ ARCHITECTURES = {
             source=f"{_GUESS} (a 5090's chip at full rate, held to 600 W)",
         ),
         Architecture(
-            name="volta", products=0.80, attention=0.40, flash2=0.40, band=0.35, source=f"{_GUESS}; fp16, no FlashAttention 2"
+            name="volta",
+            products=0.80,
+            attention=0.40,
+            flash2=0.40,
+            band=0.35,
+            source=f"{_GUESS}; fp16, no FlashAttention 2",
         ),
         Architecture(
-            name="turing", products=0.70, attention=0.40, flash2=0.40, band=0.35, source=f"{_GUESS}; fp16, no FlashAttention 2"
+            name="turing",
+            products=0.70,
+            attention=0.40,
+            flash2=0.40,
+            band=0.35,
+            source=f"{_GUESS}; fp16, no FlashAttention 2",
         ),
         Architecture(
-            name="cdna3", products=0.52, attention=0.38, flash2=0.38, band=0.35, source=f"{_GUESS}; libraries reach less there"
+            name="cdna3",
+            products=0.52,
+            attention=0.38,
+            flash2=0.38,
+            band=0.35,
+            source=f"{_GUESS}; libraries reach less there",
         ),
-        Architecture(name="unknown", products=0.75, attention=0.60, flash2=0.50, band=0.35, source="nothing is known of it"),
+        Architecture(
+            name="unknown",
+            products=0.75,
+            attention=0.60,
+            flash2=0.50,
+            band=0.35,
+            source="nothing is known of it",
+        ),
         Architecture(
             name="processor",
             products=0.77,

@@ -25,7 +25,14 @@ from millstream.planner.cards.architectures import find_architecture
 from millstream.planner.hardware import Device, Link
 
 _NEEDED = ("name", "memory_gib", "bf16_tflops", "bandwidth_tb_s")
-_OPTIONAL = ("architecture", "fp8_tflops", "multiprocessors", "link_gb_s", "dollars_per_hour", "devices_per_node")
+_OPTIONAL = (
+    "architecture",
+    "fp8_tflops",
+    "multiprocessors",
+    "link_gb_s",
+    "dollars_per_hour",
+    "devices_per_node",
+)
 _MAX_BYTES = 1 << 16
 
 
@@ -35,11 +42,17 @@ def read_card(path: Path) -> Device:
     strange = [name for name in said if name not in (*_NEEDED, *_OPTIONAL)]
     if missing or strange:
         wrong = f"does not say {', '.join(missing)}" if missing else f"has no use for {', '.join(strange)}"
-        raise DeviceError(f"{path} {wrong}; a card has {', '.join(_NEEDED)} and may have {', '.join(_OPTIONAL)}")
+        raise DeviceError(
+            f"{path} {wrong}; a card has {', '.join(_NEEDED)} and may have {', '.join(_OPTIONAL)}"
+        )
     numbers = {name: value for name, value in said.items() if name not in ("name", "architecture")}
     for name, value in numbers.items():
         least = 0 if name == "dollars_per_hour" else 1e-6
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= least):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not (math.isfinite(value) and value >= least)
+        ):
             raise DeviceError(f"{path}: {name} must be a number above 0, got {value!r}")
     architecture = find_architecture(str(said.get("architecture", "unknown"))).name
     return Device(
@@ -62,7 +75,11 @@ def _read(path: Path) -> dict[str, Any]:
             raise ValueError("too large")
         found: dict[str, Any] = msgspec.toml.decode(path.read_bytes())
     except OSError as error:
-        raise DeviceError(f"{path} cannot be read: {error.strerror}; --gpu-file names a TOML file of a card") from None
-    except (ValueError, UnicodeDecodeError) as error:
-        raise DeviceError(f"{path} is not a card ({error}); it should have lines such as memory_gib = 24") from None
+        raise DeviceError(
+            f"{path} cannot be read: {error.strerror}; --gpu-file names a TOML file of a card"
+        ) from None
+    except (ValueError, UnicodeDecodeError, RecursionError) as error:
+        raise DeviceError(
+            f"{path} is not a card ({error}); it should have lines such as memory_gib = 24"
+        ) from None
     return found

@@ -1,4 +1,5 @@
-"""One number of a language model with its formula and the formula filled in; the sibling of `planner/explain.py`."""
+"""One number of a language model with its formula and the formula filled in; the sibling of
+`planner/explain.py`."""
 
 from __future__ import annotations
 
@@ -6,11 +7,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from millstream.core.chunk_work import attention_flops
 from millstream.core.config import GIB
 from millstream.core.errors import ConfigError
 from millstream.planner.communication import all_reduce
 from millstream.planner.explain import Explanation
-from millstream.planner.flops import attention_flops
 from millstream.planner.footprint import PROCESS_BYTES
 from millstream.planner.hardware import Link
 from millstream.planner.judge import MEMORY_SHARE
@@ -43,11 +44,15 @@ def explain_sum(num_bytes: float, ranks: int, link: Link) -> Explanation:
     """An all-reduce of so many bytes, by the quicker of ring and tree."""
     if not (0 < num_bytes < math.inf and ranks >= 2 and link.alpha_us >= 0 and 0 < link.beta_gb_s < math.inf):
         raise ConfigError(
-            "an all-reduce needs --bytes above 0, 2 or more --shards, --latency of 0 or more, --bandwidth above 0"
+            "an all-reduce needs --bytes above 0, 2 or more --shards, --latency of 0 or more, --bandwidth "
+            "above 0"
         )
-    steps, value = math.ceil(math.log2(ranks)), all_reduce(num_bytes, ranks, link)
-    a, b = f"{link.alpha_us:g} / 1000", f"{num_bytes:.10g} / {link.beta_gb_s:g} / 1e6"
-    ring, tree = f"{2 * (ranks - 1)} * {a} + {2 * (ranks - 1)}/{ranks} * {b}", f"{2 * steps} * {a} + 2 * {b}"
+    steps = math.ceil(math.log2(ranks))
+    value = all_reduce(num_bytes, ranks, link)
+    a = f"{link.alpha_us:g} / 1000"
+    b = f"{num_bytes:.10g} / {link.beta_gb_s:g} / 1e6"
+    ring = f"{2 * (ranks - 1)} * {a} + {2 * (ranks - 1)}/{ranks} * {b}"
+    tree = f"{2 * steps} * {a} + 2 * {b}"
     most = "bytes" if 2 * (ranks - 1) / ranks * num_bytes / link.beta_gb_s / 1e6 > value / 2 else "latency"
     return Explanation(
         name="all-reduce",
@@ -55,7 +60,8 @@ def explain_sum(num_bytes: float, ranks: int, link: Link) -> Explanation:
         filled=f"min({ring}, {tree})",
         value=value,
         unit="ms",
-        why=f"a ring or a tree, whichever is quicker, by {link.name}; mostly {most} here; bytes do not shrink with more ranks",
+        why=f"a ring or a tree, whichever is quicker, by {link.name}; mostly {most} here; bytes do not "
+        "shrink with more ranks",
     )
 
 
@@ -68,7 +74,8 @@ def explain_speculation(ask: ServingAsk, draft: DecoderConfig, accepted: float, 
         filled=f"({tokens}) / (1 + {ahead} * {cost:.6g})",
         value=speculative_gain(accepted, ahead, cost),
         unit="times as quick",
-        why=f"a token of {draft.name} costs {cost:.3g} of a call of {ask.decoder.name}; a proposal counts if all before it did",
+        why=f"a token of {draft.name} costs {cost:.3g} of a call of {ask.decoder.name}; a proposal counts if "
+        "all before it did",
     )
 
 
@@ -79,10 +86,14 @@ def _drafting(ask: ServingAsk, draft: DecoderConfig) -> ServingAsk:
 
 def _parameters(ask: ServingAsk) -> Explanation:
     d = ask.decoder
-    cached, gates = d.kv_heads * d.head_width, 3 if d.gated else 2
+    cached = d.kv_heads * d.head_width
+    gates = 3 if d.gated else 2
     experts = f"{d.experts} * " if d.experts > 1 else ""
     router = f" + {d.width} * {d.experts}" if d.experts > 1 else ""
-    block = f"(2 * {d.width}**2 + 2 * {d.width} * {cached} + {experts}{gates} * {d.width} * {d.ffn}{router} + 2 * {d.width})"
+    block = (
+        f"(2 * {d.width}**2 + 2 * {d.width} * {cached} + {experts}{gates} * {d.width} * {d.ffn}{router} "
+        f"+ 2 * {d.width})"
+    )
     active = f"; a token uses {d.active_parameters / 1e9:.4g} billion of them" if d.experts > 1 else ""
     return Explanation(
         name="parameters",
@@ -115,12 +126,16 @@ def _kv(ask: ServingAsk) -> Explanation:
         filled=f"{each} * {ask.context} * {ask.batch} / 2**30",
         value=ask.batch * d.kv_bytes(ask.context, ask.kv_value_bytes) / GIB,
         unit="GiB",
-        why=f"{d.kv_bytes(1, ask.kv_value_bytes) / 1024:g} KiB a token on all devices together; weights do not grow, this does",
+        why=f"{d.kv_bytes(1, ask.kv_value_bytes) / 1024:g} KiB a token on all devices together; weights do "
+        "not grow, this does",
     )
 
 
 def _prefill(ask: ServingAsk) -> Explanation:
-    d, rates, n, time = ask.decoder, ask.fleet.device.rates, ask.fleet.count, prefill_time(ask)
+    d = ask.decoder
+    rates = ask.fleet.device.rates
+    n = ask.fleet.count
+    time = prefill_time(ask)
     tokens = ask.batch * ask.context
     attention = d.layers * attention_flops(tokens, ask.context, d.width) // 2
     computed = f"2 * {d.multiplied_parameters} * {tokens} / {n} / {rates.matmul_tflops:.6g}"
@@ -137,8 +152,12 @@ def _prefill(ask: ServingAsk) -> Explanation:
 
 
 def _decode(ask: ServingAsk) -> Explanation:
-    time, rates = decode_time(ask), ask.fleet.device.rates
-    filled = f"max({time.computed:.6g}, {read_bytes(ask):.8g} / {rates.bandwidth_tb_s:.6g} / 1e9) + {time.talked:.6g}"
+    time = decode_time(ask)
+    rates = ask.fleet.device.rates
+    filled = (
+        f"max({time.computed:.6g}, {read_bytes(ask):.8g} / {rates.bandwidth_tb_s:.6g} / 1e9) + "
+        f"{time.talked:.6g}"
+    )
     rate = 1e3 * ask.batch / time.total
     return Explanation(
         name="decode",
@@ -146,7 +165,8 @@ def _decode(ask: ServingAsk) -> Explanation:
         filled=filled,
         value=time.total,
         unit="ms",
-        why=f"bound by {time.bound}; {rate:.4g} tokens a second of {ask.batch} texts, {1e3 / time.total:.4g} of each, at most",
+        why=f"bound by {time.bound}; {rate:.4g} tokens a second of {ask.batch} texts, {1e3 / time.total:.4g} "
+        "of each, at most",
     )
 
 

@@ -1,8 +1,9 @@
 """Training a decoder on several devices: what each holds, and how long a step takes at least.
 
-Devices in groups of `tp` share every product (and, by sequence parallelism, every activation); the groups share state as ZeRO
-does. Kernels run at the rates that they reach and nothing is between them, so a step of a real program takes longer; gathering
-weights and summing gradients hide behind computing, sums between the devices of a group do not.
+Devices in groups of `tp` share every product (and, by sequence parallelism, every activation); the groups
+share state as ZeRO does. Kernels run at the rates that they reach and nothing is between them, so a step of a
+real program takes longer; gathering weights and summing gradients hide behind computing, sums between the
+devices of a group do not.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
+from millstream.core.chunk_work import attention_flops
 from millstream.core.config import Recompute
 from millstream.core.errors import ConfigError
 from millstream.planner.communication import all_gather, all_reduce, point_to_point
-from millstream.planner.flops import attention_flops
 from millstream.planner.footprint import PROCESS_BYTES
 from millstream.planner.hardware import PCIE5, Fleet
 from millstream.planner.language.decoders import DecoderConfig
@@ -31,7 +32,7 @@ from millstream.planner.training import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecoderWork:
-    """What each device learns from in a step, and how."""
+    """Training step of a decoder: what each device learns from, and how."""
 
     decoder: DecoderConfig
     fleet: Fleet
@@ -44,11 +45,15 @@ class DecoderWork:
 
     def __post_init__(self) -> None:
         if self.fleet.open:
-            raise ConfigError(f"training needs a number of devices, such as --gpus 8x{self.fleet.device.name}")
+            raise ConfigError(
+                f"training needs a number of devices, such as --gpus 8x{self.fleet.device.name}"
+            )
         if not (1 <= self.context <= 1 << 24 and 1 <= self.batch <= 1 << 20):
             raise ConfigError(f"need a context of 1 to {1 << 24} tokens and a batch of 1 to {1 << 20}")
         if self.recompute not in get_args(Recompute):
-            raise ConfigError(f"--recompute must be one of {', '.join(get_args(Recompute))}, got {self.recompute!r}")
+            raise ConfigError(
+                f"--recompute must be one of {', '.join(get_args(Recompute))}, got {self.recompute!r}"
+            )
 
     @property
     def tokens(self) -> int:
@@ -60,7 +65,7 @@ class DecoderWork:
 
 
 def decoder_flops(decoder: DecoderConfig, tokens: int, context: int) -> tuple[float, float]:
-    """Of a forward pass: products, and causal attention."""
+    """Count the operations of a forward pass: those of products, and those of causal attention."""
     return (
         2.0 * decoder.multiplied_parameters * tokens,
         decoder.layers * attention_flops(tokens, context, decoder.width) / 2,
@@ -74,11 +79,14 @@ def decoder_learning_time(work: DecoderWork) -> LearningTime:
     products /= 1e9 * rates.matmul_tflops
     attention /= 1e9 * ATTENTION_SHARE * rates.attention_tflops
     again = {"products": products, "full": products + attention}.get(work.recompute, 0.0)
-    return LearningTime(forward=products + attention, backward=again + 2 * products + BACK_OVER_FORWARD * attention)
+    return LearningTime(
+        forward=products + attention, backward=again + 2 * products + BACK_OVER_FORWARD * attention
+    )
 
 
 def tensor_talk(work: DecoderWork) -> float:
-    """Two sums a block and pass, of what the whole group works on: forward, back, and where it is made again."""
+    """Two sums a block and pass, of what the whole group works on: forward, back, and where it is made
+    again."""
     passes = 3 if work.recompute in ("products", "full") else 2
     size = work.tp * work.tokens * work.decoder.width * VALUE_BYTES
     return passes * 2 * work.decoder.layers * all_reduce(size, work.tp, work.fleet.link_between(work.tp))
@@ -86,7 +94,8 @@ def tensor_talk(work: DecoderWork) -> float:
 
 def data_talk(work: DecoderWork) -> float:
     """ZeRO-3 gathers weights forward and back and scatters gradients; else gradients are summed."""
-    sharding, link = work.shared_out, work.fleet.link_between(work.fleet.count)
+    sharding = work.shared_out
+    link = work.fleet.link_between(work.fleet.count)
     mine = work.decoder.parameters / work.tp
     if sharding.zero < 3:
         return all_reduce(sharding.gradient_bytes * mine, sharding.shards, link)
@@ -110,12 +119,18 @@ def step_ms(work: DecoderWork) -> float:
 
 
 def block_activations(decoder: DecoderConfig, tokens: int, recompute: Recompute) -> float:
-    """Bytes that one block keeps for its way back, in bf16, attention fused: residuals and norms, queries and what attention
-    answers, keys and values, the MLPs' hidden layers. `selective` makes norms and the gated product again, `products`
-    all but what attention answers."""
-    cached, hidden = 2 * decoder.kv_heads * decoder.head_width, decoder.active * decoder.ffn
+    """Bytes that one block keeps for its way back, in bf16, attention fused: residuals and norms, queries and
+    what attention answers, keys and values, the MLPs' hidden layers. `selective` makes norms and the gated
+    product again, `products` all but what attention answers."""
+    cached = 2 * decoder.kv_heads * decoder.head_width
+    hidden = decoder.active * decoder.ffn
     gated = decoder.gated
-    how = {"none": (4, 2, 2 + gated), "selective": (2, 2, 1 + gated), "products": (2, 0, 0), "full": (1, 0, 0)}
+    how = {
+        "none": (4, 2, 2 + gated),
+        "selective": (2, 2, 1 + gated),
+        "products": (2, 0, 0),
+        "full": (1, 0, 0),
+    }
     wide, heads, mlp = how[recompute]
     kept = wide * decoder.width + mlp * hidden + (heads * decoder.width + cached if heads else 0)
     return VALUE_BYTES * tokens * kept
@@ -142,13 +157,17 @@ def gathered_bytes(work: DecoderWork) -> float:
 
 def decoder_layouts(work: DecoderWork) -> tuple[RolePlacement, ...]:
     """Groups of 1, 2, 4 and more devices of one machine; those that fit first, quickest first."""
-    machine, count = min(work.fleet.count, work.fleet.device.devices_per_node), work.fleet.count
-    sizes = [tp for tp in (1, 2, 4, 8, 16) if tp <= machine and count % tp == 0 and work.decoder.heads % tp == 0]
+    machine = min(work.fleet.count, work.fleet.device.devices_per_node)
+    count = work.fleet.count
+    sizes = [
+        tp for tp in (1, 2, 4, 8, 16) if tp <= machine and count % tp == 0 and work.decoder.heads % tp == 0
+    ]
     return best_first([_layout(replace(work, tp=tp)) for tp in sizes])
 
 
 def _layout(work: DecoderWork) -> RolePlacement:
-    state, sharding = decoder_state(work), work.shared_out
+    state = decoder_state(work)
+    sharding = work.shared_out
     parts = {
         "process": float(PROCESS_BYTES),
         "weights": state.weights + gathered_bytes(work),
@@ -162,9 +181,15 @@ def _layout(work: DecoderWork) -> RolePlacement:
     return placed(work.fleet, name, (group,), step_ms(work), data_talk(work) + tensor_talk(work))
 
 
-def placed(fleet: Fleet, name: str, groups: tuple[DeviceGroup, ...], step: float, sync: float) -> RolePlacement:
+def placed(
+    fleet: Fleet, name: str, groups: tuple[DeviceGroup, ...], step: float, sync: float
+) -> RolePlacement:
     room = MEMORY_SHARE * fleet.device.memory_bytes
-    tight = [f"{each.name}: {each.total / 2**30:.1f} of {room / 2**30:.1f} GiB" for each in groups if each.total > room]
+    tight = [
+        f"{each.name}: {each.total / 2**30:.1f} of {room / 2**30:.1f} GiB"
+        for each in groups
+        if each.total > room
+    ]
     return RolePlacement(name=name, groups=groups, step_ms=step, sync_ms=sync, missing="; ".join(tight))
 
 

@@ -1,8 +1,10 @@
-"""Tuning a decoder by reward with four models: where they go, what each device holds, how long a step takes at least.
+"""Tuning a decoder by reward with four models: where they go, what each device holds, how long a step takes
+at least.
 
-The actor writes answers; it, its frozen reference, the critic and the frozen reward model read them; actor and critic learn.
-`together`: every device has a share of all, and whole weights that write beside. `in turns`: the same, with what learns in host
-memory while answers are written. `apart`: some devices write, the others read and learn, a step behind; weights are sent.
+The actor writes answers; it, its frozen reference, the critic and the frozen reward model read them; actor
+and critic learn. `together`: every device has a share of all, and whole weights that write beside. `in
+turns`: the same, with what learns in host memory while answers are written. `apart`: some devices write, the
+others read and learn, a step behind; weights are sent.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from millstream.planner.roles import DeviceGroup, RolePlacement
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewardAsk:
     work: DecoderWork
-    """Of the actor: whole texts, prompt and answer."""
+    """Work of the actor, over whole texts: prompt and answer."""
     critic: DecoderConfig
     reward: DecoderConfig
     answer: int
@@ -39,20 +41,26 @@ class RewardAsk:
 
     def __post_init__(self) -> None:
         if not 1 <= self.answer < self.work.context:
-            raise ConfigError(f"--answer must be 1 to {self.work.context - 1}, less than the context, got {self.answer}")
+            raise ConfigError(
+                f"--answer must be 1 to {self.work.context - 1}, less than the context, got {self.answer}"
+            )
 
     def role(self, decoder: DecoderConfig) -> DecoderWork:
         return replace(self.work, decoder=decoder)
 
 
 def reward_placements(ask: RewardAsk) -> tuple[RolePlacement, ...]:
-    """Those that fit first, quickest first; `apart` where there are two devices."""
+    """Return the placements: those that fit first, quickest first; `apart` only with two devices or more."""
     fleet = ask.work.fleet
-    writing, learning = write_ms(ask), learn_ms(ask)
-    learns, writes = _learning_parts(ask), _writing_parts(ask, fleet)
+    writing = write_ms(ask)
+    learning = learn_ms(ask)
+    learns = _learning_parts(ask)
+    writes = _writing_parts(ask, fleet)
     sync = all_gather(2 * ask.work.decoder.parameters, fleet.count, fleet.link_between(fleet.count))
     process = {"process": float(PROCESS_BYTES)}
-    both = DeviceGroup(name="all", devices=fleet.count, parts=process | learns | writes, host_bytes=_host(ask))
+    both = DeviceGroup(
+        name="all", devices=fleet.count, parts=process | learns | writes, host_bytes=_host(ask)
+    )
     found = [placed(fleet, "together", (both,), writing + learning + sync, sync)]
     state = sum(size for name, size in learns.items() if name != "activations")
     fuller = max((process | learns, process | writes), key=lambda parts: sum(parts.values()))
@@ -65,16 +73,23 @@ def reward_placements(ask: RewardAsk) -> tuple[RolePlacement, ...]:
 
 
 def write_ms(ask: RewardAsk) -> float:
-    """All answers on all devices: each machine, or what there is of one, holds a copy and writes for its devices."""
+    """All answers on all devices: each machine, or what there is of one, holds a copy and writes for its
+    devices."""
     serving = _writer(ask, ask.work.fleet)
     prompt = prefill_time(replace(serving, context=ask.work.context - ask.answer)).total
-    return prompt + ask.answer * decode_time(replace(serving, context=ask.work.context - ask.answer // 2)).total
+    return (
+        prompt + ask.answer * decode_time(replace(serving, context=ask.work.context - ask.answer // 2)).total
+    )
 
 
 def learn_ms(ask: RewardAsk) -> float:
-    """Actor and critic read what was written to know where they stood, and so do reference and reward; then both learn."""
-    actor, critic = ask.work, ask.role(ask.critic)
-    reading = sum(decoder_learning_time(each).forward for each in (actor, actor, critic, ask.role(ask.reward)))
+    """Actor and critic read what was written to know where they stood, and so do reference and reward; then
+    both learn."""
+    actor = ask.work
+    critic = ask.role(ask.critic)
+    reading = sum(
+        decoder_learning_time(each).forward for each in (actor, actor, critic, ask.role(ask.reward))
+    )
     return reading + step_ms(actor) + step_ms(critic)
 
 
@@ -86,7 +101,9 @@ def _writer(ask: RewardAsk, fleet: Fleet) -> ServingAsk:
 
 
 def _learning_parts(ask: RewardAsk) -> dict[str, float]:
-    actor, critic, reward = ask.work, ask.role(ask.critic), ask.role(ask.reward)
+    actor = ask.work
+    critic = ask.role(ask.critic)
+    reward = ask.role(ask.reward)
     return {
         "actor": decoder_state(actor).total + gathered_bytes(actor),
         "critic": decoder_state(critic).total + gathered_bytes(critic),
@@ -97,14 +114,17 @@ def _learning_parts(ask: RewardAsk) -> dict[str, float]:
 
 
 def _host(ask: RewardAsk) -> float:
-    """What offload keeps there at all times."""
+    """Count the bytes that offload keeps in host memory at all times."""
     return decoder_state(ask.work).host + decoder_state(ask.role(ask.critic)).host
 
 
 def _writing_parts(ask: RewardAsk, fleet: Fleet) -> dict[str, float]:
     serving = _writer(ask, fleet)
     cached = serving.batch * serving.decoder.kv_bytes(serving.context) * serving.kv_share
-    return {"weights that write": 2.0 * serving.decoder.parameters / serving.fleet.count, "keys and values": cached}
+    return {
+        "weights that write": 2.0 * serving.decoder.parameters / serving.fleet.count,
+        "keys and values": cached,
+    }
 
 
 def _apart(ask: RewardAsk, writing: float, learning: float) -> RolePlacement:

@@ -1,17 +1,18 @@
-"""How long a decoder takes to read a prompt and to write a token, and how many texts fit: split over all devices by tensors.
+"""Time that a decoder takes to read a prompt and to write a token, and number of texts that fit: split over
+all devices by tensors.
 
-Lower bounds: what must be computed at the rates that kernels reach, what must be read at the bandwidth that they reach, and
-the sums between devices by alpha-beta. Nothing between kernels, no launches, no scheduler.
+Lower bounds: what must be computed at the rates that kernels reach, what must be read at the bandwidth that
+they reach, and the sums between devices by alpha-beta. Nothing between kernels, no launches, no scheduler.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millstream.core.chunk_work import attention_flops
 from millstream.core.errors import ConfigError
 from millstream.planner.cards.weights import check_weights, weight_bytes
 from millstream.planner.communication import all_reduce
-from millstream.planner.flops import attention_flops
 from millstream.planner.footprint import PROCESS_BYTES
 from millstream.planner.hardware import Fleet
 from millstream.planner.judge import MEMORY_SHARE
@@ -35,22 +36,24 @@ class ServingAsk:
             raise ConfigError(f"--context and --batch must be 1 to 1e9, got {self.context} and {self.batch}")
         if self.fleet.open or self.fleet.count > self.decoder.heads:
             heads = self.decoder.heads
-            raise ConfigError(f"tensor parallelism shares {heads} heads: name 1 to {heads} devices, such as --gpus 8xH100")
+            raise ConfigError(
+                f"tensor parallelism shares {heads} heads: name 1 to {heads} devices, such as --gpus 8xH100"
+            )
 
     @property
     def weight_bytes(self) -> float:
-        """Of one parameter."""
+        """Bytes of one parameter."""
         return weight_bytes(self.weights, self.fleet.device.value_bytes)
 
     @property
     def kv_share(self) -> float:
-        """Of the keys and values that one device holds: heads are not cut, they are repeated."""
+        """Share of the keys and values that one device holds: heads are not split, they are repeated."""
         return max(1 / self.fleet.count, 1 / self.decoder.kv_heads)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallTimes:
-    """One call, milliseconds."""
+    """Times of one call, milliseconds."""
 
     computed: float
     read: float
@@ -67,7 +70,9 @@ class CallTimes:
 
 def prefill_time(ask: ServingAsk) -> CallTimes:
     """All tokens of all prompts at once. Attention is causal: half of the square."""
-    d, rates, n = ask.decoder, ask.fleet.device.rates, ask.fleet.count
+    d = ask.decoder
+    rates = ask.fleet.device.rates
+    n = ask.fleet.count
     tokens = ask.batch * ask.context
     products = 2 * d.multiplied_parameters * tokens / n / rates.matmul_tflops
     attention = d.layers * attention_flops(tokens, ask.context, d.width) / 2 / n / rates.attention_tflops
@@ -76,8 +81,11 @@ def prefill_time(ask: ServingAsk) -> CallTimes:
 
 
 def decode_time(ask: ServingAsk) -> CallTimes:
-    """The next token of each text: all weights and all keys and values are read for it."""
-    d, rates, n = ask.decoder, ask.fleet.device.rates, ask.fleet.count
+    """Return the times of the next token of each text: all weights and all keys and values are read for
+    it."""
+    d = ask.decoder
+    rates = ask.fleet.device.rates
+    n = ask.fleet.count
     products = 2 * d.multiplied_parameters * ask.batch / n / rates.matmul_tflops
     attention = d.layers * attention_flops(ask.batch, ask.context, d.width) / n / rates.attention_tflops
     read = read_bytes(ask) / rates.bandwidth_tb_s
@@ -85,7 +93,7 @@ def decode_time(ask: ServingAsk) -> CallTimes:
 
 
 def read_bytes(ask: ServingAsk) -> float:
-    """On each device for the next token of each text."""
+    """Count the bytes that each device reads for the next token of each text."""
     cached = ask.batch * ask.decoder.kv_bytes(ask.context, ask.kv_value_bytes) * ask.kv_share
     return ask.decoder.read_parameters(ask.batch) * ask.weight_bytes / ask.fleet.count + cached
 
@@ -108,12 +116,14 @@ def texts_that_fit(ask: ServingAsk) -> int:
 
 
 def tokens_a_call(accepted: float, ahead: int) -> float:
-    """That a call which judges proposals brings, if each is accepted with this probability whatever became of the others."""
+    """Return the mean tokens from a call that judges proposals, if each is accepted with this probability
+    whatever became of the others."""
     if not (0 <= accepted <= 1 and 0 <= ahead <= 1024):
         raise ConfigError(f"--accepted must be 0 to 1 and --ahead 0 to 1024, got {accepted:g} and {ahead}")
     return sum(accepted**place for place in range(ahead + 1))
 
 
 def speculative_gain(accepted: float, ahead: int, draft_cost: float) -> float:
-    """How many times as quick, where a draft's token costs this share of a call; judging costs as much as writing one."""
+    """Return the speed-up, where a draft's token costs this share of a call; judging costs as much as
+    writing one."""
     return tokens_a_call(accepted, ahead) / (1 + ahead * draft_cost)

@@ -29,7 +29,8 @@ class Comparison:
 
 
 def compare(ask: PlanAsk, fleets: Sequence[Fleet], *, only: Topology | None = None) -> Comparison:
-    """The same ask of each. What one of them cannot do at all, such as fp8, does not stop the others."""
+    """Ask the same of each fleet. What one of them cannot do at all, such as fp8, does not stop the
+    others."""
     assert fleets, "no fleet to compare"
     refused: list[str] = []
     found = sorted(_answers(ask, fleets, only, refused), key=_rank)
@@ -38,7 +39,9 @@ def compare(ask: PlanAsk, fleets: Sequence[Fleet], *, only: Topology | None = No
     return Comparison(answers=tuple(found), refused=tuple(refused))
 
 
-def _answers(ask: PlanAsk, fleets: Iterable[Fleet], only: Topology | None, refused: list[str]) -> Iterator[PlanAnswer]:
+def _answers(
+    ask: PlanAsk, fleets: Iterable[Fleet], only: Topology | None, refused: list[str]
+) -> Iterator[PlanAnswer]:
     for fleet in fleets:
         try:
             yield search(replace(ask, fleet=fleet), only=only)

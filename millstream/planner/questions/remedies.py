@@ -1,4 +1,4 @@
-"""What would make a promise hold that does not: each change by itself, or several, the cheapest first."""
+"""Remedies for a promise that does not hold: each change by itself, or several, the cheapest first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Remedy:
 
 
 def remedies(ask: PlanAsk, *, only: Topology | None = None) -> tuple[Remedy, ...]:
-    """Those that hold: by what they cost an hour, and at the same cost those that change the pictures least."""
+    """Return the remedies that hold, by their cost an hour; at the same cost those that change the pictures
+    least come first."""
     found = [remedy for make in _CHANGES if (remedy := make(ask, only)) is not None]
     return tuple(sorted(found, key=lambda remedy: remedy.dollars_per_hour))
 
@@ -47,7 +48,10 @@ def _text(ask: PlanAsk, only: Topology | None) -> Remedy | None:
     return _first(
         (
             (f"keep the text encoder {where} (--text {place})", _with(ask, text_place=place))
-            for place, where in (("visiting", "in host memory between prompts"), ("cpu", "on the host's processor"))
+            for place, where in (
+                ("visiting", "in host memory between prompts"),
+                ("cpu", "on the host's processor"),
+            )
         ),
         only,
     )
@@ -61,7 +65,11 @@ def _weights(ask: PlanAsk, only: Topology | None) -> Remedy | None:
 
 
 def _fp8(ask: PlanAsk, only: Topology | None) -> Remedy | None:
-    able = ask.work.precision == "native" and ask.work.weights == NATIVE and ask.fleet.device.fp8_tflops is not None
+    able = (
+        ask.work.precision == "native"
+        and ask.work.weights == NATIVE
+        and ask.fleet.device.fp8_tflops is not None
+    )
     if not able or (only is not None and not only.is_local):
         return None
     return _first(iter([("products in 8 bits (--precision fp8)", _with(ask, precision="fp8"))]), only)
@@ -77,7 +85,10 @@ def _steps(ask: PlanAsk, only: Topology | None) -> Remedy | None:
     stream = ask.work.stream
     counts = range(len(stream.steps) - 1, 0, -1)
     tries = (
-        (f"{count} steps instead of {len(stream.steps)} (--steps {count})", _stream(ask, steps=stream.steps[:count]))
+        (
+            f"{count} steps instead of {len(stream.steps)} (--steps {count})",
+            _stream(ask, steps=stream.steps[:count]),
+        )
         for count in counts
     )
     return _first(tries, only)
@@ -110,17 +121,25 @@ def _size(ask: PlanAsk, only: Topology | None) -> Remedy | None:
 
 def _rate(ask: PlanAsk, only: Topology | None) -> Remedy | None:
     best = search(ask, only=only).best
-    slower = [rate for rate in (30, 24, 20, 16, 12, 10, 8, 6, 4, 2, 1) if rate < ask.work.stream.fps and rate <= best.fps]
-    return _first(((f"{rate} frames a second (--fps {rate})", _stream(ask, fps=float(rate))) for rate in slower), only)
+    slower = [
+        rate
+        for rate in (30, 24, 20, 16, 12, 10, 8, 6, 4, 2, 1)
+        if rate < ask.work.stream.fps and rate <= best.fps
+    ]
+    return _first(
+        ((f"{rate} frames a second (--fps {rate})", _stream(ask, fps=float(rate))) for rate in slower), only
+    )
 
 
 def _more(ask: PlanAsk, only: Topology | None) -> Remedy | None:
-    """Of the same card, however many."""
+    """Try more devices of the same card, as many as it takes."""
     if only is not None or ask.fleet.open:
         return None
     plan = search(replace(ask, fleet=replace(ask.fleet, count=MAX_DEVICES, open=True))).best
     return (
-        Remedy(said=f"{plan.devices} of the same card (--gpus {plan.devices}x{ask.fleet.device.name})", plan=plan)
+        Remedy(
+            said=f"{plan.devices} of the same card (--gpus {plan.devices}x{ask.fleet.device.name})", plan=plan
+        )
         if plan.holds
         else None
     )
@@ -144,7 +163,8 @@ def _other(ask: PlanAsk, only: Topology | None) -> Remedy | None:
 
 
 def _together(ask: PlanAsk, only: Topology | None) -> Remedy | None:
-    """Several at once on the same devices: one after the other until it holds, then without those that it holds without."""
+    """Several at once on the same devices: one after the other until it holds, then without those that it
+    holds without."""
     taken: list[tuple[str, Callable[[PlanAsk], PlanAsk]]] = []
     for option, change in _small_changes(ask, only):
         taken.append((option, change))
@@ -163,11 +183,17 @@ def _together(ask: PlanAsk, only: Topology | None) -> Remedy | None:
 
 
 def _small_changes(ask: PlanAsk, only: Topology | None) -> Iterator[tuple[str, Callable[[PlanAsk], PlanAsk]]]:
-    """Those that cost no quality first."""
-    work, stream = ask.work, ask.work.stream
+    """Yield options with their changes, those that cost no quality first."""
+    work = ask.work
+    stream = ask.work.stream
     if work.text_place == "device":
         yield "--text visiting", lambda asked: _with(asked, text_place="visiting")
-    if work.precision == "native" and work.weights == NATIVE and ask.fleet.device.fp8_tflops is not None and only is None:
+    if (
+        work.precision == "native"
+        and work.weights == NATIVE
+        and ask.fleet.device.fp8_tflops is not None
+        and only is None
+    ):
         yield "--precision fp8", lambda asked: _with(asked, precision="fp8")
     for window in (9, 6):
         if stream.frames_per_chunk + stream.sink <= window < stream.window and not work.whole_clip:
@@ -198,7 +224,7 @@ _CHANGES: tuple[Callable[[PlanAsk, Topology | None], Remedy | None], ...] = (
     _size,
     _rate,
 )
-"""Those that cost no quality first."""
+"""Changes to try, those that cost no quality first."""
 
 
 def _short_of(ask: PlanAsk, only: Topology | None, what: str) -> bool:

@@ -1,5 +1,5 @@
-"""What more devices buy, from one to a thousand: how quick one stream gets, how many streams all of them carry, where the first
-stalls, and why."""
+"""Effect of more devices, from one to a thousand: how quick one stream gets, how many streams all of them
+carry, where the first stalls, and why."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Rung:
     quickest: Plan
     """For one stream, of those that take so many devices or fewer."""
     streams: int
-    """That all of them carry at the promised rate."""
+    """Streams that all of them carry at the promised rate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stall:
     devices: int
     gain: float
-    """Of one stream's speed, from here to twice the devices."""
+    """Gain in one stream's speed, from here to twice the devices."""
     why: str
 
 
@@ -39,9 +39,13 @@ def scaling(ask: PlanAsk) -> tuple[Rung, ...]:
     every = search(replace(ask, fleet=Fleet(device=ask.fleet.device, count=MOST), sessions=1)).plans
     fit = [plan for plan in every if all(shortfall.what != "memory" for shortfall in plan.shortfalls)]
     if not fit:
-        raise ConfigError(f"no layout of {ask.work.spec.name} fits {ask.fleet.device.name}: {every[0].shortfalls[0].said}")
+        raise ConfigError(
+            f"no layout of {ask.work.spec.name} fits {ask.fleet.device.name}: {every[0].shortfalls[0].said}"
+        )
     counts = [1 << power for power in range(MOST.bit_length()) if 1 << power <= MOST]
-    rungs = (_rung(devices, [plan for plan in fit if plan.layout.num_devices <= devices]) for devices in counts)
+    rungs = (
+        _rung(devices, [plan for plan in fit if plan.layout.num_devices <= devices]) for devices in counts
+    )
     return tuple(rung for rung in rungs if rung is not None)
 
 
@@ -66,11 +70,19 @@ def stall(rungs: Sequence[Rung]) -> Stall | None:
 
 
 def _why(last: Plan) -> str:
-    """What holds the quickest of all back."""
-    time, call = last.time, last.time.call
+    """Explain what limits the quickest plan of all."""
+    time = last.time
+    call = last.time.call
     if last.layout.front_apart and time.front_ms >= time.mesh_ms:
-        return f"the VAE on its own device takes {time.front_ms:.0f} ms of each chunk, and no layout divides it"
+        return (
+            f"the VAE on its own device takes {time.front_ms:.0f} ms of each chunk, and no layout divides it"
+        )
     talk = call.communication / call.total
     if talk >= 0.2:
-        return f"{100 * talk:.0f}% of a call in {last.layout} is communication, which more devices only add to"
-    return f"no layout of this model that is quicker takes more than the {last.layout.num_devices} devices of {last.layout}"
+        return (
+            f"{100 * talk:.0f}% of a call in {last.layout} is communication, which more devices only add to"
+        )
+    return (
+        f"no layout of this model that is quicker takes more than the {last.layout.num_devices} devices "
+        f"of {last.layout}"
+    )

@@ -1,25 +1,27 @@
 """Tuning by reward: where rollouts and learning go, what each device holds, and how long a step takes.
 
-Roles: the actor learns (float32 weights, gradients and two moments), the reference is frozen, PPO has a critic; a copy of the
-actor in serving's precision streams with the VAE, the text encoder and a window for each row; a classifier rewards.
-Placements: `together` on one device; `hybrid` on it in turns, with what learns in host memory while streams are made; `apart`
-on two, weights by broadcast. Pictures and rewards take as long everywhere and are not in a step's time.
+Roles: the actor learns (float32 weights, gradients and two moments), the reference is frozen, PPO has a
+critic; a copy of the actor in serving's precision streams with the VAE, the text encoder and a window for
+each row; a classifier rewards. Placements: `together` on one device; `hybrid` on it in turns, with what
+learns in host memory while streams are made; `apart` on two, weights by broadcast. Pictures and rewards take
+as long everywhere and are not in a step's time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millstream.core.chunk_work import tokens_per_frame
 from millstream.core.config import ModelSpec, StreamConfig
 from millstream.planner.communication import broadcast, point_to_point
 from millstream.planner.footprint import PROCESS_BYTES
 from millstream.planner.hardware import PCIE5, Device, Fleet
-from millstream.planner.memory import dit_parameters, text_parameters, tokens_per_frame, vae_parameters, window_bytes
+from millstream.planner.memory import dit_parameters, text_parameters, vae_parameters, window_bytes
 from millstream.planner.roles import MEMORY_SHARE, DeviceGroup, RolePlacement
 from millstream.planner.training import LearningWork, learning_time, lora_parameters, saved_bytes
 
 REWARD_BYTES = 16 * 2**20
-"""Of a classifier that looks at clips, and what it looks at."""
+"""Bytes of a classifier that judges clips, and of the clips it judges."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +41,7 @@ class TuneAsk:
     has_critic: bool = False
     has_average: bool = False
     value_bytes: int = 2
-    """Of the copy that streams."""
+    """Bytes of a value in the copy that streams."""
     is_asynchronous: bool = False
 
     @property
@@ -60,28 +62,38 @@ class TuneTime:
 
 
 def tune_time(ask: TuneAsk) -> TuneTime:
-    """A rollout is a pass for every step of every chunk and one that keeps it, over what is tried, pasts and futures. An update
-    is a pass of the actor and one of the reference, then one there and back, over the clean chunks and the noisy ones of each
-    learnt step."""
-    device, window = ask.fleet.device, ask.stream.window * tokens_per_frame(ask.spec.dit, ask.stream)
+    """A rollout is a pass for every step of every chunk and one that keeps it, over what is tried, pasts and
+    futures. An update is a pass of the actor and one of the reference, then one there and back, over the
+    clean chunks and the noisy ones of each learnt step."""
+    device = ask.fleet.device
+    window = ask.stream.window * tokens_per_frame(ask.spec.dit, ask.stream)
     tried = ask.prompts * ask.tried * ask.chunks if ask.tried > 1 else 0
     streamed = tried + ask.prompts * ask.past + ask.rows * ask.chunks
     passes = (len(ask.stream.steps) + 1) * streamed
     rollout = passes / ask.rows * _forward(ask, device, ask.rows * ask.chunk_tokens, window)
     tokens = round(ask.rows * ask.chunk_tokens * (ask.past + ask.chunks * (1 + ask.learnt_steps)))
-    learnt = LearningWork(dit=ask.spec.dit, tokens=tokens, keys=window, recompute="none", is_frozen=ask.lora_rank > 0)
-    return TuneTime(rollout=rollout, update=2 * _forward(ask, device, tokens, window) + learning_time(learnt, device).total)
+    learnt = LearningWork(
+        dit=ask.spec.dit, tokens=tokens, keys=window, recompute="none", is_frozen=ask.lora_rank > 0
+    )
+    return TuneTime(
+        rollout=rollout,
+        update=2 * _forward(ask, device, tokens, window) + learning_time(learnt, device).total,
+    )
 
 
 def tune_placements(ask: TuneAsk) -> tuple[RolePlacement, ...]:
-    """Those that fit first, quickest first; `apart` where there are two devices."""
-    time, count = tune_time(ask), ask.fleet.count
-    learns, streams = _learning_parts(ask), _streaming_parts(ask)
+    """Return the placements: those that fit first, quickest first; `apart` only with two devices or more."""
+    time = tune_time(ask)
+    count = ask.fleet.count
+    learns = _learning_parts(ask)
+    streams = _streaming_parts(ask)
     process = {"process": float(PROCESS_BYTES)}
     both = DeviceGroup(name="all", devices=1, parts=process | learns | streams, host_bytes=0.0)
     found = [_placed(ask, "together", (both,), time.rollout + time.update, 0.0)]
     state = sum(size for name, size in learns.items() if name != "activations")
-    turn = {"weights that stream": streams["weights that stream"]} | learns  # the window is gone when it is learnt
+    turn = {
+        "weights that stream": streams["weights that stream"]
+    } | learns  # the window is gone when it is learnt
     larger = max((process | turn, process | streams), key=lambda parts: sum(parts.values()))
     moves = 2 * point_to_point(state, PCIE5)
     in_turns = DeviceGroup(name="in turns", devices=1, parts=larger, host_bytes=state)
@@ -98,11 +110,14 @@ def tune_placements(ask: TuneAsk) -> tuple[RolePlacement, ...]:
 
 
 def _forward(ask: TuneAsk, device: Device, tokens: int, keys: int) -> float:
-    return learning_time(LearningWork(dit=ask.spec.dit, tokens=tokens, keys=keys, recompute="none"), device).forward
+    return learning_time(
+        LearningWork(dit=ask.spec.dit, tokens=tokens, keys=keys, recompute="none"), device
+    ).forward
 
 
 def _learning_parts(ask: TuneAsk) -> dict[str, float]:
-    whole, text = dit_parameters(ask.spec.dit), ask.spec.dit.text_width
+    whole = dit_parameters(ask.spec.dit)
+    text = ask.spec.dit.text_width
     learns = lora_parameters(ask.spec.dit, ask.lora_rank) if ask.lora_rank else whole
     tokens = round(ask.rows_at_once * ask.chunk_tokens * (ask.past + ask.chunks * (1 + ask.learnt_steps)))
     found = {
@@ -120,7 +135,8 @@ def _learning_parts(ask: TuneAsk) -> dict[str, float]:
 
 
 def _streaming_parts(ask: TuneAsk) -> dict[str, float]:
-    spec, rows = ask.spec, ask.prompts * max(ask.group, ask.tried)
+    spec = ask.spec
+    rows = ask.prompts * max(ask.group, ask.tried)
     weights = dit_parameters(spec.dit) + text_parameters(spec.text) + vae_parameters(spec.vae)
     pictures = rows * ask.chunks * 4 * ask.stream.frames_per_chunk * 3 * ask.stream.height * ask.stream.width
     return {
@@ -131,7 +147,13 @@ def _streaming_parts(ask: TuneAsk) -> dict[str, float]:
     }
 
 
-def _placed(ask: TuneAsk, name: str, groups: tuple[DeviceGroup, ...], step_ms: float, sync_ms: float) -> RolePlacement:
+def _placed(
+    ask: TuneAsk, name: str, groups: tuple[DeviceGroup, ...], step_ms: float, sync_ms: float
+) -> RolePlacement:
     room = MEMORY_SHARE * ask.fleet.device.memory_bytes
-    tight = [f"{each.name}: {each.total / 2**30:.1f} of {room / 2**30:.1f} GiB" for each in groups if each.total > room]
+    tight = [
+        f"{each.name}: {each.total / 2**30:.1f} of {room / 2**30:.1f} GiB"
+        for each in groups
+        if each.total > room
+    ]
     return RolePlacement(name=name, groups=groups, step_ms=step_ms, sync_ms=sync_ms, missing="; ".join(tight))

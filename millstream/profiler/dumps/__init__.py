@@ -1,1 +1,2 @@
-"""What PyTorch dumps beside traces: memory, and the last collectives. No torch, and no code of a dump is run."""
+"""Files that PyTorch dumps beside traces, its memory snapshots first. No torch, and no code of a dump is
+run."""

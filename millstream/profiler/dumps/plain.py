@@ -1,6 +1,7 @@
 """Dumps as plain data, from JSON or from a pickle that may hold nothing but numbers, text and containers.
 
-A pickle can name any function and have it called. Here a name is refused before it is looked up, so nothing is.
+A pickle can name any function and have it called. Here a name is refused before it is looked up, so nothing
+is.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class _Plain(pickle.Unpickler):
 
 
 def load_plain(path: Path) -> Any:
-    """Refused in one line if it is not plain."""
+    """Read a dump as plain data; raise an error of one line if it is not plain."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise TraceError(f"{path} is larger than {MAX_BYTES >> 30} GiB; dump less")

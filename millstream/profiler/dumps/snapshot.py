@@ -1,4 +1,5 @@
-"""A snapshot of PyTorch's memory (`torch.cuda.memory._dump_snapshot`): what is held, by whom, and how much lies idle."""
+"""A snapshot of PyTorch's memory (`torch.cuda.memory._dump_snapshot`): what is held, by whom, and how much
+lies idle."""
 
 from __future__ import annotations
 
@@ -21,15 +22,15 @@ class MemorySnapshot:
     peak_mib: float
     """The most that was allocated while the history was recorded; what is held now, if there is none."""
     largest_free_mib: float
-    """The largest piece that lies idle in what is reserved."""
+    """Largest free piece of the reserved memory."""
     out_of_memory: int
-    """How often an allocation failed."""
+    """Number of allocations that failed."""
     owners: tuple[tuple[str, float], ...]
     """MiB that are held, by the innermost line of Python outside of torch."""
 
     @property
     def idle_share(self) -> float:
-        """Of what is reserved and not allocated."""
+        """Share of the reserved memory that is not allocated."""
         return 1 - self.allocated_mib / self.reserved_mib if self.reserved_mib else 0.0
 
 
@@ -47,7 +48,8 @@ def read_snapshot(record: dict[str, Any]) -> MemorySnapshot:
             held[_owner(block)] += size
         else:
             free.append(size)
-    reserved, allocated = sum(_size(segment, "total_size") for segment in segments), sum(held.values())
+    reserved = sum(_size(segment, "total_size") for segment in segments)
+    allocated = sum(held.values())
     if not segments and not record.get("device_traces"):
         raise TraceError("the snapshot holds no segment; take it while memory is allocated")
     peak, failed = _history(record, allocated)
@@ -62,7 +64,8 @@ def read_snapshot(record: dict[str, Any]) -> MemorySnapshot:
 
 
 def _history(record: dict[str, Any], now: int) -> tuple[int, int]:
-    """Backwards from what is held at the end; and how many allocations failed."""
+    """Return the peak, counted backwards from what is held at the end, and the number of allocations that
+    failed."""
     level = peak = now
     failed = 0
     for events in record.get("device_traces") or ():
@@ -78,10 +81,15 @@ def _history(record: dict[str, Any], now: int) -> tuple[int, int]:
 
 
 def _owner(block: dict[str, Any]) -> str:
-    frames = [frame for frame in _dicts(block.get("frames")) if str(frame.get("filename", "")).endswith(".py")]
+    frames = [
+        frame for frame in _dicts(block.get("frames")) if str(frame.get("filename", "")).endswith(".py")
+    ]
     own = [frame for frame in frames if not any(part in str(frame["filename"]) for part in _LIBRARY)]
     for frame in own or frames:
-        return f"{'/'.join(str(frame['filename']).split('/')[-2:])}:{frame.get('line', '')} {frame.get('name', '')}"
+        return (
+            f"{'/'.join(str(frame['filename']).split('/')[-2:])}:{frame.get('line', '')} "
+            f"{frame.get('name', '')}"
+        )
     return "recorded without a stack"
 
 

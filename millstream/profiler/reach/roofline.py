@@ -1,7 +1,9 @@
-"""How near a rank's work came to what its device reaches: flops and bytes of kernels against measured ceilings.
+"""Share of a device's ceilings that a rank's work reached: flops and bytes of kernels against measured
+ceilings.
 
-Kernels are known by the shapes of their operators. Where a phase of ours has too few of them, it is known as a whole, by what
-it must compute (`phase_reach.py`). Work that stands in no relation to either is counted as unknown, never guessed.
+Kernels are known by the shapes of their operators. Where a phase of ours has too few of them, it is known as
+a whole, by what it must compute (`phase_reach.py`). Work that stands in no relation to either is counted as
+unknown, never guessed.
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ from millstream.profiler.reach.phase_reach import Mask, PhaseReach, counted_phas
 from millstream.profiler.trace import Trace
 
 NEAR = 0.6
-"""Of a ceiling that was measured: from here on it is what holds the kernel up."""
+"""Share of a measured ceiling from which on that ceiling is what bounds the kernel."""
 _BEGINNINGS = re.compile(r"^void |at::native::|\(anonymous namespace\)::|cutlass::")
 TOP = 12
-"""Kernels that are told by name."""
+"""Number of kernels that are listed by name."""
 IMPOSSIBLE = 2.5
-"""Times a ceiling: caches give more than memory does, and a tensor that goes in twice counts twice. What seems to reach more
-did not do what its shapes say."""
-NO_DEVICE_TB_S, NO_DEVICE_TFLOPS = 20.0, 20_000.0
-"""More than any, for traces of unknown ones."""
+"""Multiple of a ceiling: caches give more than memory does, and a tensor that goes in twice counts twice. A
+kernel above it did not do what its shapes say."""
+NO_DEVICE_TB_S = 20.0
+NO_DEVICE_TFLOPS = 20_000.0
+"""Rates above those of any device, for traces of unknown ones."""
 Codes = NDArray[np.uint8]
 
 
@@ -43,7 +46,7 @@ class FamilyTime:
     kernels: int
     ms: float
     known_ms: float
-    """Of those whose shapes the trace has."""
+    """Time of the kernels whose shapes the trace has."""
     flops: float
     moved: float
 
@@ -60,7 +63,7 @@ class FamilyTime:
         return self.moved / self.known_ms / 1e6 if self.known_ms else 0.0
 
     def reached(self, rates: Rates) -> tuple[float, float]:
-        """Shares of the family's peak, and of the memory's bandwidth."""
+        """Return the shares of the family's peak and of the memory's bandwidth that it reaches."""
         return self.tflops / peak(rates, self.family), self.gb_s / 1e3 / rates.bandwidth_tb_s
 
     @property
@@ -78,16 +81,16 @@ class KernelTime:
     calls: int
     ms: float
     share: float
-    """Of all work."""
+    """Share of all work."""
     tflops: float
     gb_s: float
-    """Both of those calls whose shapes are known; 0 where none are."""
+    """Both rates are of the calls whose shapes are known; 0 where none are."""
     reached: float | None
-    """Of the nearer ceiling, if shapes and device are known."""
+    """Share of the nearer ceiling, if shapes and device are known."""
 
     @property
     def short(self) -> str:
-        """Without what many names begin with."""
+        """Name without the prefixes that many names share."""
         return _BEGINNINGS.sub("", self.name)
 
 
@@ -98,19 +101,19 @@ class Roofline:
     top: tuple[KernelTime, ...]
     """The kernels that take longest."""
     phases: tuple[PhaseReach, ...]
-    """Those that are known as wholes: their kernels count here and not by their shapes."""
+    """Phases that are known as wholes: their kernels count here and not by their shapes."""
     compute_ms: float
-    """Of work near the peak of its family."""
+    """Time of work near the peak of its family."""
     memory_ms: float
-    """Of work under the ridge, near the memory's bandwidth."""
+    """Time of work under the ridge, near the memory's bandwidth."""
     floor_ms: float
-    """What all work that is known would take at the ceilings."""
+    """Time that all known work would take at the ceilings."""
     shaped_ms: float
-    """Of work that is known by its shapes."""
+    """Time of work that is known by its shapes."""
     counted_ms: float
-    """Of work that is known by its phases."""
+    """Time of work that is known by its phases."""
     graphed_ms: float
-    """Of work that is not known, what CUDA graphs launched: it is of no operator, so it has no shapes."""
+    """Time of unknown work that CUDA graphs launched: it belongs to no operator, so it has no shapes."""
     work_ms: float
 
     @property
@@ -119,7 +122,7 @@ class Roofline:
 
     @property
     def reached(self) -> float:
-        """Of the ceilings, over all work that is known."""
+        """Share of the ceilings, over all known work."""
         return min(1.0, self.floor_ms / self.known_ms) if self.known_ms else 0.0
 
 
@@ -130,7 +133,10 @@ def roofline(anatomy: Anatomy, device: Device | None) -> Roofline:
     shaped = kernels.known & ~taken
     near = shaped & (floor >= NEAR * kernels.length)
     near_phases = [phase for phase in phases if phase.reached >= NEAR]
-    near_ms = {is_compute: sum(p.ms for p in near_phases if p.is_compute is is_compute) for is_compute in (True, False)}
+    near_ms = {
+        is_compute: sum(p.ms for p in near_phases if p.is_compute is is_compute)
+        for is_compute in (True, False)
+    }
     return Roofline(
         device=device,
         families=tuple(kernels.together(family) for family in np.unique(kernels.family)),
@@ -164,8 +170,10 @@ class _Kernels:
 
     @classmethod
     def of(cls, anatomy: Anatomy) -> _Kernels:
-        events, workers = anatomy.trace.events, anatomy.workers
-        names, family = anatomy.trace.names, _families(anatomy)
+        events = anatomy.trace.events
+        workers = anatomy.workers
+        names = anatomy.trace.names
+        family = _families(anatomy)
         if anatomy.has_device:
             computes = np.array([each in COMPUTING for each in FAMILIES])
             flops, moved = _from_operators(anatomy.trace, workers, computes[family])
@@ -174,9 +182,11 @@ class _Kernels:
         return cls(names, events.name[workers], family, events.length[workers], flops, moved)
 
     def believable(self, device: Device | None) -> _Kernels:
-        """Without what no device could have done in the time: an operator that reads a part of its input, as an index does."""
+        """Return the kernels, with flops and bytes 0 where no device could have done the work in the time: an
+        operator that reads a part of its input, as an index does."""
         if device is None:
-            by_flops, by_bytes = self.flops / (NO_DEVICE_TFLOPS * 1e6), self.moved / (NO_DEVICE_TB_S * 1e6)
+            by_flops = self.flops / (NO_DEVICE_TFLOPS * 1e6)
+            by_bytes = self.moved / (NO_DEVICE_TB_S * 1e6)
         else:
             _, by_flops, by_bytes = self.floors(device)
         kept = np.maximum(by_flops, by_bytes) <= IMPOSSIBLE * self.length
@@ -207,7 +217,8 @@ class _Kernels:
         return (self.moved > 0) & (self.length > 0)
 
     def floors(self, device: Device | None) -> tuple[Floats, Floats, Floats]:
-        """The least each could take, and what its flops and its bytes alone would."""
+        """Return the least time of each kernel, and the times that its flops and its bytes alone would
+        take."""
         if device is None:
             nothing = np.zeros(len(self.length))
             return nothing, nothing, nothing
@@ -231,8 +242,10 @@ class _Kernels:
 
 
 def _families(anatomy: Anatomy) -> Codes:
-    """By the kernel's own name; where that says nothing, by its operator's, if the kernel is most of what the operator does."""
-    trace, workers = anatomy.trace, anatomy.workers
+    """Return each kernel's family by its own name; where that tells nothing, by its operator's name, if the
+    kernel is at least half of the operator's time."""
+    trace = anatomy.trace
+    workers = anatomy.workers
     events = trace.events
     by_name = np.array([FAMILIES.index(family_of(name)) for name in trace.names], np.uint8)
     found = by_name[events.name[workers]]
@@ -247,29 +260,41 @@ def _families(anatomy: Anatomy) -> Codes:
     together = np.bincount(at, weights=np.where(tied, events.length[workers], 0.0), minlength=len(ops))
     own_work = np.array([name in OWN_WORK for name in trace.names])
     op = events.name[ops][at]
-    told = tied & (events.length[workers] >= 0.5 * together[at]) & (found == FAMILIES.index(BETWEEN)) & own_work[op]
+    told = (
+        tied
+        & (events.length[workers] >= 0.5 * together[at])
+        & (found == FAMILIES.index(BETWEEN))
+        & own_work[op]
+    )
     families: Codes = np.where(told, by_name[op], found)
     return families
 
 
 def _from_operators(trace: Trace, kernels: NDArray[np.intp], computes: Mask) -> tuple[Floats, Floats]:
-    """What an operator does is shared out among its kernels by their lengths; its flops among those that compute, if any do."""
+    """Return flops and bytes of each kernel. An operator's bytes are divided among its kernels by their
+    lengths; its flops among those that compute, if any do."""
     events = trace.events
     ops = events.of(Kind.OP)
     ops = ops[events.origin[ops] >= 0]
     flops, moved = events.work.take(ops)
-    ops, flops, moved = ops[moved > 0], flops[moved > 0], moved[moved > 0]
+    ops = ops[moved > 0]
+    flops = flops[moved > 0]
+    moved = moved[moved > 0]
     if not len(ops) or not len(kernels):
         return np.zeros(len(kernels)), np.zeros(len(kernels))
     order = np.argsort(events.origin[ops], kind="stable")
-    ops, flops, moved = ops[order], flops[order], moved[order]
+    ops = ops[order]
+    flops = flops[order]
+    moved = moved[order]
     origin = events.origin[kernels]
     at = np.minimum(np.searchsorted(events.origin[ops], origin), len(ops) - 1)
     length = np.where(events.origin[ops][at] == origin, events.length[kernels], 0.0)
     in_all = np.bincount(at, weights=length, minlength=len(ops))[at]
     in_computing = np.bincount(at, weights=np.where(computes, length, 0.0), minlength=len(ops))[at]
     share = length / np.maximum(in_all, 1e-9)
-    of_flops = np.where(in_computing > 0, np.where(computes, length, 0.0) / np.maximum(in_computing, 1e-9), share)
+    of_flops = np.where(
+        in_computing > 0, np.where(computes, length, 0.0) / np.maximum(in_computing, 1e-9), share
+    )
     return of_flops * flops[at], share * moved[at]
 
 

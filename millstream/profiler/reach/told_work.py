@@ -1,4 +1,5 @@
-"""What ran, as a trace of ours says of itself, as the work of its phases. What it does not say clearly is not counted."""
+"""Work of each phase, from what a trace of ours records about its run. What it does not record clearly is not
+counted."""
 
 from __future__ import annotations
 
@@ -7,22 +8,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from millstream.core.chunk_work import Part, chunk_parts
 from millstream.core.config import ModelSpec, StreamConfig
 from millstream.core.errors import MillstreamError
 from millstream.core.presets import find_model
-from millstream.planner.phase_work import Part, chunk_parts
 
 _VALUE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 _FP8 = re.compile(r"fp8 \(([\w ]*)\)")
-"""As `core/speed.py` says it."""
+"""Description of 8-bit layers as written by `core/speed.py`."""
 
 
 def phase_parts(about: Mapping[str, Any]) -> dict[str, tuple[Part, ...]]:
-    """By phase, of one chunk with its window full. Nothing where `about` does not say what ran, or where ranks shared it."""
+    """Return the parts of each phase, for one chunk with its window full. Empty where `about` does not say
+    what ran, or where ranks shared it."""
     if about.get("topology") != "local":
         return {}
     try:
-        spec, fast = find_model(about["model"]), str(about["fast"])
+        spec = find_model(about["model"])
+        fast = str(about["fast"])
         named = _FP8.search(fast)
         return chunk_parts(
             spec,

@@ -1,1 +1,1 @@
-"""What a run is bound by, judged from facts alone: nothing here knows a trace."""
+"""Bottleneck of a run, judged from facts alone: nothing here knows a trace."""

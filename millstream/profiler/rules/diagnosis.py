@@ -1,8 +1,9 @@
-"""What a run is bound by, with evidence, how sure that is, and the most that mending it could gain.
+"""Bottleneck of a run, with evidence, confidence, and the most that removing it could gain.
 
-Every cause is a share of the wall that would be gone if the cause were; the verdict is the one that could gain most. Only where
-nothing but work is left does the work itself get the name: near the peak, near the memory's bandwidth, or neither.
-A trace that cannot be trusted gets that name, and no advice but to record another.
+Every cause is a share of the wall that would be gone if the cause were; the verdict is the one that could
+gain most. Only where nothing but work is left does the work itself get the name: near the peak, near the
+memory's bandwidth, or neither. A trace that cannot be trusted gets that name, and no advice but to record
+another.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from millstream.profiler.rules.overheads import overheads
 from millstream.profiler.rules.trust import doubts, reasons_for_distrust
 from millstream.profiler.rules.work_bound import work_finding
 
-CLEAR, MUCH, WORTH = 0.25, 0.15, 0.10
-"""Gains from which on a cause is the bound whatever else there is, beside work of which little is known, and from which on it
-can be."""
+CLEAR = 0.25
+MUCH = 0.15
+WORTH = 0.10
+"""Gains from which on a cause is the bound whatever else there is (CLEAR); is the bound beside work of which
+little is known (MUCH); and can be the bound (WORTH)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,11 +32,13 @@ class Diagnosis:
 
 
 def diagnose(run: RunFacts, *, bubble: float | None = None) -> Diagnosis:
-    """`bubble` is the share that the schedule predicts, if one is known."""
+    """Diagnose a run. `bubble` is the share that the schedule predicts, if one is known."""
     distrust = [f"rank {rank.rank}: {reason}" for rank in run.ranks for reason in reasons_for_distrust(rank)]
     if distrust:
         return Diagnosis(
-            verdict=Finding(name=UNTRUSTED, gain=0.0, evidence=tuple(distrust), confidence="high"), others=(), doubts=()
+            verdict=Finding(name=UNTRUSTED, gain=0.0, evidence=tuple(distrust), confidence="high"),
+            others=(),
+            doubts=(),
         )
     found = overheads(run, bubble=bubble)
     work = work_finding(run)
@@ -53,7 +58,7 @@ def _outweighs(overhead: Finding, work: Finding) -> bool:
 
 
 def _work_confidence(work: Finding, found: Sequence[Finding]) -> str:
-    """Less, the more there is beside the work."""
+    """Return the confidence in the work; it falls with the overhead beside it."""
     beside = max((overhead.gain for overhead in found), default=0.0)
     if beside >= WORTH and work.confidence == "high":
         return "medium"

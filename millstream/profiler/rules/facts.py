@@ -1,7 +1,7 @@
-"""What was measured of a run, for rules to judge by: numbers and words of our own, no events and hardly a name.
+"""Measurements of a run, for rules to judge by: our own numbers and terms, no events and hardly a name.
 
-`measure.py` fills it from traces; msgspec writes and reads it, so that a run can be judged again without its traces
-(`benchmarks/strangers.py`). Shares are of the rank's wall where nothing else is said.
+`measure.py` fills it from traces; msgspec writes and reads it, so that a run can be judged again without its
+traces (`benchmarks/strangers.py`). Shares are of the rank's wall where nothing else is said.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SHORT_US = 10.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordFacts:
-    """How the trace was taken: whether it can be believed."""
+    """Recording of the trace: whether it can be believed."""
 
     events: int
     broken: int
@@ -25,70 +25,71 @@ class RecordFacts:
     foreign: tuple[str, ...]
     """Categories of devices whose events are not known by name."""
     calls_device: bool
-    """A device is named, or calls to one are in the trace."""
+    """True if a device is named, or calls to one are in the trace."""
     launches: int
-    """That say what they launch."""
+    """Launches that say what they launch."""
     launches_lost: float
-    """Of these, with nothing on the device."""
+    """Share of these launches with nothing on the device."""
     graphs: int
     kernels_per_graph: float
     captures: bool
-    """Graphs are captured in the trace."""
+    """True if graphs are captured in the trace."""
     doubled: float
-    """Of the kernels' time, in which two of one stream overlap."""
+    """Share of the kernels' time in which two of one stream overlap."""
     early: float
-    """Of the kernels, those that start before they are launched."""
+    """Share of the kernels that start before they are launched."""
     profiler: float
-    """The profiler's own time."""
+    """Share of the profiler's own time."""
     slower: float
-    """Times as long under the profiler as without, where that is known; else 1."""
+    """Time under the profiler as a multiple of that without, where known; else 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostFacts:
-    """What the host did."""
+    """Activity of the host."""
 
     waiting: float
-    """It stands still until the device has caught up."""
+    """Share in which the host stands still until the device has caught up."""
     blocked: float
-    """The same, with operators that do little else."""
+    """Share of waiting, with operators that do little else."""
     waits: int
-    """Calls that make it wait."""
+    """Number of calls that make it wait."""
     allocations: int
-    """Calls to the driver for memory."""
+    """Number of calls to the driver for memory."""
     calls_per_ms: float
-    """Launches; operators where there is no device."""
+    """Launches per millisecond; operators where there is no device."""
     idle: float
-    """Of the device, whatever the host did meanwhile."""
+    """Idle share of the device, whatever the host did meanwhile."""
     idle_long: float
-    """Of that, in gaps that no launch would fill."""
+    """Idle share in gaps that no launch would fill."""
     input_from: str
-    """workers, process or stacks; empty where nobody loads."""
+    """workers, process or stacks; empty where no input is loaded."""
     prepares: str = ""
-    """What prepares input, where stacks say so."""
+    """Frame that prepares input, where stacks show it."""
     reserves: float = 0.0
-    """Memory that is reserved, times what is allocated; 0 where neither is known."""
+    """Reserved memory as a multiple of the allocated; 0 where neither is known."""
     retries: int = 0
     """Allocations that had to be tried again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TalkFacts:
-    """Between ranks."""
+    """Communication between ranks."""
 
     total: float
     waited: float
-    """In collectives, for others to come."""
+    """Share spent in collectives, waiting for others to come."""
     sent: float
-    """In exchanges, had nobody waited."""
+    """Share that exchanges would take without waiting."""
     decoding: float
-    """Latents becoming pictures."""
+    """Share of decoding latents to pictures."""
     working: float
-    """Of that, with the device busy."""
+    """Share of decoding with the device busy."""
     stands: float
-    """It waits for a message, or idles."""
+    """Share in which the rank waits for a message, or idles."""
     stands_for_front: float
-    """Of that, while the front decodes; 0 where clocks differ or there is no front."""
+    """Share in which it waits or idles while the front decodes; 0 where clocks differ or there is no
+    front."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +104,7 @@ class KernelClass:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkFacts:
-    """What the device worked on, in milliseconds of its kernels."""
+    """Work of the device, in milliseconds of its kernels."""
 
     knows_device: bool
     work_ms: float
@@ -118,7 +119,7 @@ class WorkFacts:
     near_memory: dict[str, float]
     """Phases that are known as wholes: what they reach of the ceiling that holds them up."""
     classes: dict[str, KernelClass]
-    """For whoever reads the facts; no rule does."""
+    """Kernels by family, for readers of the facts; no rule uses them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,15 +128,15 @@ class RankFacts:
     wall_ms: float
     has_device: bool
     shares: dict[str, float]
-    """By cause; they add up to 1."""
+    """Shares by cause; they add up to 1."""
     kernels: int
     short: float
-    """Of the kernels, those under `SHORT_US`."""
+    """Share of the kernels under `SHORT_US`."""
     record: RecordFacts
     host: HostFacts
     talk: TalkFacts
     work: WorkFacts | None
-    """Of the mesh's ranks."""
+    """Facts on its work; only for ranks of the mesh."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,7 +149,7 @@ class RunFacts:
     """Collectives that all ranks saw, and that some did."""
     straggler: int | None
     comes_last: float
-    """Of the matched, those to which the straggler came last."""
+    """Share of the matched collectives to which the straggler came last."""
 
     @property
     def mesh(self) -> tuple[RankFacts, ...]:
@@ -156,7 +157,8 @@ class RunFacts:
 
     @property
     def even(self) -> tuple[RankFacts, ...]:
-        """Without the slow rank: what makes it slow is what the others wait for, and counts once, as waiting."""
+        """Without the slow rank: what makes it slow is what the others wait for, and counts once, as
+        waiting."""
         return tuple(rank for rank in self.mesh if rank.rank != self.straggler)
 
 

@@ -1,4 +1,5 @@
-"""Everything that is not the device working: shares of the wall, mean over the ranks of a mesh, each with what shows it."""
+"""Causes of time in which the device does not work: shares of the wall, mean over the ranks of a mesh, each
+with its evidence."""
 
 from __future__ import annotations
 
@@ -10,16 +11,20 @@ from millstream.profiler.rules.findings import UNEXPLAINED, Finding
 
 RECORD_HOST = "record the host as well: without its launch calls nobody knows why the device idles"
 BETWEEN_OPERATORS = "compile, larger batches, less Python between operators"
-"""Where the host is all there is."""
-IN_LONG_GAPS = "see what the host does in the longest gaps (record stacks if it is not named); do it ahead in other processes"
-"""Where most of the idle time is in gaps that no launch would fill."""
+"""Advice where there is no device."""
+IN_LONG_GAPS = (
+    "see what the host does in the longest gaps (record stacks if it is not named); do it ahead "
+    "in other processes"
+)
+"""Advice where most of the idle time is in gaps that no launch would fill."""
 RESERVES = 1.3
-"""Times what is allocated: more lies idle."""
+"""Reserved memory as a multiple of the allocated; above it, much lies idle."""
 Ranks = Sequence[RankFacts]
 
 
 def overheads(run: RunFacts, *, bubble: float | None = None) -> list[Finding]:
-    """Largest first. `bubble` is the share of idle time that the schedule predicts, if one is known."""
+    """Return the findings, largest first. `bubble` is the share of idle time that the schedule predicts, if
+    one is known."""
     decode = _decode_wait(run)
     waiting = _waiting(run, decode, bubble)
     found = [*_host(run, max(0.0, decode - _in_receive(run))), *_talk(run), *waiting]
@@ -27,7 +32,8 @@ def overheads(run: RunFacts, *, bubble: float | None = None) -> list[Finding]:
 
 
 def _host(run: RunFacts, explained: float) -> list[Finding]:
-    """What the host does while the device idles; of its own business a share may be explained by somebody else's."""
+    """Return findings on what the host does while the device idles. `explained` is the share of the wall that
+    another cause explains; it is taken off the host's own part."""
     ranks = run.even
     share = {name: fmean(rank.shares[name] for rank in ranks) for name in ranks[0].shares}
     host = max(0.0, share["host"] + share["compile"] - explained)
@@ -42,14 +48,22 @@ def _host(run: RunFacts, explained: float) -> list[Finding]:
         Finding(name="launch-bound", gain=share["launch"], evidence=_launch_evidence(ranks, share["launch"])),
         Finding(name="warm-up", gain=share["warm-up"], evidence=_warm_up_evidence(share["warm-up"])),
         Finding(name="queue-bound", gain=share["queue"], evidence=_queue_evidence(share["queue"])),
-        Finding(name=UNEXPLAINED, gain=share["unknown"], evidence=_unknown_evidence(share["unknown"]), remedy=RECORD_HOST),
+        Finding(
+            name=UNEXPLAINED,
+            gain=share["unknown"],
+            evidence=_unknown_evidence(share["unknown"]),
+            remedy=RECORD_HOST,
+        ),
         Finding(name="synchronisation", gain=_sync_gain(ranks, share), evidence=_sync_evidence(ranks, share)),
-        Finding(name="allocator", gain=share["allocator"], evidence=_allocator_evidence(ranks, share["allocator"])),
+        Finding(
+            name="allocator", gain=share["allocator"], evidence=_allocator_evidence(ranks, share["allocator"])
+        ),
         Finding(
             name="data- or encode-bound",
             gain=feed,
             evidence=(
-                f"the device idles {_percent(share['data'])} for input, {_percent(share['encode'])} for encoding",
+                f"the device idles {_percent(share['data'])} for input, {_percent(share['encode'])} for "
+                "encoding",
                 *_loading_evidence(ranks, share["data"]),
             ),
         ),
@@ -57,7 +71,7 @@ def _host(run: RunFacts, explained: float) -> list[Finding]:
 
 
 def _talk(run: RunFacts) -> list[Finding]:
-    """Collectives: the transfer, and waiting for whoever comes last."""
+    """Return findings on collectives: the transfer, and waiting for the rank that comes last."""
     mesh = run.mesh
     skew = mean(mesh, lambda rank: min(rank.shares["collective"], rank.talk.waited))
     transfer = max(0.0, mean(mesh, lambda rank: rank.shares["collective"]) - skew) + _sent(run)
@@ -68,7 +82,7 @@ def _talk(run: RunFacts) -> list[Finding]:
 
 
 def _waiting(run: RunFacts, decode: float, bubble: float | None) -> list[Finding]:
-    """Receives: for a front that decodes, or because too little is in flight."""
+    """Return findings on receives: waiting for a front that decodes, or because too little is in flight."""
     in_receive = max(0.0, _in_receive(run) - decode)
     predicted = "" if bubble is None else f"; the schedule predicts {_percent(bubble)}"
     said = f"{_percent(in_receive)} of the wall spent in receive{predicted}"
@@ -79,7 +93,7 @@ def _waiting(run: RunFacts, decode: float, bubble: float | None) -> list[Finding
 
 
 def _sent(run: RunFacts) -> float:
-    """Exchanges, had nobody waited."""
+    """Return the share that exchanges would take without waiting."""
     return mean(run.even, lambda rank: min(rank.shares["exchange"], rank.talk.sent))
 
 
@@ -88,13 +102,14 @@ def _in_receive(run: RunFacts) -> float:
 
 
 def _decode_wait(run: RunFacts) -> float:
-    """Only if it is most of what the mesh waits for."""
+    """Return the share of waiting for decoding, if it is at least half of what the mesh waits for; else 0."""
     waits = mean(run.mesh, lambda rank: rank.talk.stands_for_front)
     return waits if waits >= 0.5 * mean(run.mesh, lambda rank: rank.talk.stands) else 0.0
 
 
 def _sync_gain(ranks: Ranks, share: dict[str, float]) -> float:
-    """However little it waits, a host that has work to do needs the time for it."""
+    """Return the share that would be gained without synchronisation. Limited by the host's own work: a host
+    that hardly waits still needs the time for it."""
     lost = share["sync"] + share["copy"]
     if not any(rank.host.waiting for rank in ranks):
         return lost
@@ -114,7 +129,9 @@ def _host_evidence(ranks: Ranks, share: float, compiling: float) -> tuple[str, .
     idles = "the device idles until the next launch call begins" if has_device else "no operator runs"
     said = [f"{_percent(share)} of the wall {idles}"]
     if compiling >= 0.01:
-        said.append(f"{_percent(compiling)} of it goes into compiling: warm up first, and see the recompilations")
+        said.append(
+            f"{_percent(compiling)} of it goes into compiling: warm up first, and see the recompilations"
+        )
     calls = "launch calls" if has_device else "operators"
     return (*said, f"{calls} come {mean(ranks, lambda rank: rank.host.calls_per_ms):.1f} to the millisecond")
 
@@ -128,7 +145,8 @@ def _launch_evidence(ranks: Ranks, share: float) -> tuple[str, ...]:
 
 
 def _loading_evidence(ranks: Ranks, share: float) -> tuple[str, ...]:
-    """Who is slow: workers that this process waits for, or this process that prepares its input itself."""
+    """Return a sentence on which side is slow: workers that this process waits for, or this process that
+    prepares its input itself."""
     sources = {rank.host.input_from for rank in ranks}
     if share < 0.01:
         return ()
@@ -137,21 +155,30 @@ def _loading_evidence(ranks: Ranks, share: float) -> tuple[str, ...]:
     if "process" in sources:
         return ("the input is read and prepared in this process: give the data loader workers",)
     prepares = sorted(rank.host.prepares for rank in ranks if rank.host.prepares)
-    return (f"nobody is waited for: this process prepares its input, as in {prepares[0]}",) if prepares else ()
+    return (
+        (f"nobody is waited for: this process prepares its input, as in {prepares[0]}",) if prepares else ()
+    )
 
 
 def _warm_up_evidence(share: float) -> tuple[str, ...]:
-    return (f"{_percent(share)} of the wall the device idles in slow first calls, which make its context or load kernels",)
+    return (
+        f"{_percent(share)} of the wall the device idles in slow first calls, which make its context or load "
+        "kernels",
+    )
 
 
 def _queue_evidence(share: float) -> tuple[str, ...]:
     return (
-        f"{_percent(share)} of the wall work is launched and the device idle: it waits for another stream, rank or process",
+        f"{_percent(share)} of the wall work is launched and the device idle: it waits for another stream, "
+        "rank or process",
     )
 
 
 def _unknown_evidence(share: float) -> tuple[str, ...]:
-    return (f"{_percent(share)} of the wall the device idles, and the calls that launch what follows are not in the trace",)
+    return (
+        f"{_percent(share)} of the wall the device idles, and the calls that launch what follows are not in "
+        "the trace",
+    )
 
 
 def _sync_evidence(ranks: Ranks, share: dict[str, float]) -> tuple[str, ...]:
@@ -159,13 +186,17 @@ def _sync_evidence(ranks: Ranks, share: dict[str, float]) -> tuple[str, ...]:
     waited = mean(ranks, lambda rank: rank.host.waiting)
     return (
         f"{calls} calls make the host wait for the device, {_percent(waited)} of the wall",
-        f"the device then idles {_percent(share['sync'])}; copies that nothing covers take {_percent(share['copy'])}",
+        f"the device then idles {_percent(share['sync'])}; copies that nothing covers take "
+        f"{_percent(share['copy'])}",
     )
 
 
 def _transfer_evidence(mesh: Ranks, share: float) -> tuple[str, ...]:
     total = mean(mesh, lambda rank: rank.talk.total)
-    said = f"communication takes {_percent(total)} of the wall, {_percent(share)} of it transfer that no work covers"
+    said = (
+        f"communication takes {_percent(total)} of the wall, {_percent(share)} of it transfer that no "
+        "work covers"
+    )
     if len(mesh) > 1:
         return (said,)
     return (said, "one rank only: waiting for others counts as transfer; give the other ranks' traces")
@@ -180,7 +211,8 @@ def _skew_evidence(run: RunFacts, share: float) -> tuple[str, ...]:
 
 def _decode_evidence(run: RunFacts, share: float) -> tuple[str, ...]:
     return tuple(
-        f"the front decodes {_percent(rank.talk.decoding)} of the wall; the mesh waits meanwhile, {_percent(share)} of its own"
+        f"the front decodes {_percent(rank.talk.decoding)} of the wall; the mesh waits meanwhile, "
+        f"{_percent(share)} of its own"
         for rank in run.ranks
         if rank.rank == run.front
     )

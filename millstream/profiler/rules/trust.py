@@ -1,4 +1,4 @@
-"""Whether a trace can be believed at all. Of one that lies nothing is said but how to record another."""
+"""Trust in a trace: one that cannot be believed gets no judgement, only advice to record another."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from millstream.profiler.rules.facts import RankFacts, RunFacts
 
 FEW_KERNELS = 2.0
-"""Under one launch of a graph: a graph holds more, or it would not be one."""
+"""Kernels under one launch of a graph; a graph holds more, or it would not be one."""
 FEW_LAUNCHES = 20
-"""Of which nothing follows, where the device is seen at all."""
+"""Number of launches; from fewer nothing follows, where the device is in the trace."""
 LOST = 0.3
 BROKEN = 0.01
 OVERLAP = 0.02
@@ -21,7 +21,7 @@ SLOWER = 1.25
 
 
 def reasons_for_distrust(rank: RankFacts) -> Iterator[str]:
-    """Each enough to say nothing more."""
+    """Yield reasons not to trust the trace; each alone is enough to judge nothing more."""
     record = rank.record
     if record.graphs and record.kernels_per_graph < FEW_KERNELS:
         under = f"{record.graphs} graph launches with {record.kernels_per_graph:.1f} kernels under each"
@@ -36,7 +36,10 @@ def reasons_for_distrust(rank: RankFacts) -> Iterator[str]:
     if record.doubled > OVERLAP:
         yield f"kernels of one stream overlap for {100 * record.doubled:.0f}% of their time: its clock is wrong"
     if record.early > EARLY:
-        yield f"{100 * record.early:.0f}% of kernels start before they are launched: the clocks of host and device differ"
+        yield (
+            f"{100 * record.early:.0f}% of kernels start before they are launched: the clocks of host and "
+            "device differ"
+        )
     if rank.shares["lost"] > LOST:
         yield f"{_waits_for_nothing(rank)}: the trace is cropped, or events were lost"
     if record.profiler > OWN_TIME:
@@ -44,7 +47,7 @@ def reasons_for_distrust(rank: RankFacts) -> Iterator[str]:
 
 
 def doubts(run: RunFacts) -> Iterator[str]:
-    """Reasons to believe a little less."""
+    """Yield reasons for lower confidence."""
     for rank in run.ranks:
         yield from (f"rank {rank.rank}: {doubt}" for doubt in _doubts_of(rank))
     if not run.same_clock:
@@ -67,10 +70,13 @@ def _doubts_of(rank: RankFacts) -> Iterator[str]:
 
 
 def _unusual(rank: RankFacts) -> Iterator[str]:
-    """What makes a stretch of time speak for nothing but itself."""
+    """Yield reasons why the traced stretch may not represent the run."""
     record = rank.record
     if record.foreign:
-        yield f"events of {', '.join(record.foreign)} are not known by name: what is work and what is waiting may be mistaken"
+        yield (
+            f"events of {', '.join(record.foreign)} are not known by name: what is work and what is "
+            "waiting may be mistaken"
+        )
     if not rank.has_device and record.calls_device:
         yield "a device is called, and nothing of it is in the trace: operators of the host stand for its work"
     if rank.shares["warm-up"] > DOUBTFUL:

@@ -1,6 +1,8 @@
-"""What holds the device's work up, where nothing but work is left: decoding, the peak, the memory's bandwidth, or nobody knows.
+"""Bound of the device's work, where nothing but work is left: decoding, the peak, the memory's bandwidth, or
+unknown.
 
-Shares are of all ranks' work. Of work that is not known nothing is said, but what it takes to know it.
+Shares are of all ranks' work. Work that is not known is not judged; the finding says what is needed to know
+it.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from millstream.profiler.rules.findings import UNEXPLAINED, Finding
 
 
 def work_finding(run: RunFacts) -> Finding:
-    """The device works: what holds the work up."""
+    """Return the finding on what bounds the device's work."""
     work = mean(run.mesh, lambda rank: rank.shares["work"])
     decode = mean(run.mesh, lambda rank: rank.talk.working)
     if decode >= 0.5:
-        others = f"{100 * decode:.0f}% of the wall is decoding, {100 * max(0.0, work - decode):.0f}% other work"
+        others = (
+            f"{100 * decode:.0f}% of the wall is decoding, {100 * max(0.0, work - decode):.0f}% other work"
+        )
         confidence = "high" if decode >= 0.6 else "medium"
         return Finding(name="decode-bound", gain=decode, evidence=(others,), confidence=confidence)
     works = [rank.work for rank in run.mesh if rank.work is not None]
@@ -27,10 +31,13 @@ def work_finding(run: RunFacts) -> Finding:
         missing = _missing(found, works)
         gain = 0.0 if missing else work * (1 - found.reached)
         return Finding(name=UNEXPLAINED, gain=gain, evidence=evidence, remedy=missing)
-    larger, smaller = max(found.compute, found.memory), min(found.compute, found.memory)
+    larger = max(found.compute, found.memory)
+    smaller = min(found.compute, found.memory)
     sure = work >= 0.6 and larger >= 0.5 and larger >= 1.5 * smaller and not found.counted
     is_memory = found.memory > found.compute
-    name, gain = ("memory-bound", work * found.memory) if is_memory else ("compute-bound", work * (1 - found.reached))
+    name, gain = (
+        ("memory-bound", work * found.memory) if is_memory else ("compute-bound", work * (1 - found.reached))
+    )
     return Finding(name=name, gain=gain, evidence=evidence, confidence="high" if sure else "medium")
 
 
@@ -44,7 +51,7 @@ class _Known:
     compute: float
     memory: float
     reached: float
-    """Of the ceilings, by what is known."""
+    """Share of the ceilings reached by the known work."""
 
     @classmethod
     def of(cls, works: Sequence[WorkFacts]) -> _Known:
@@ -65,7 +72,8 @@ class _Known:
 
 
 def _known_line(work: float, found: _Known) -> str:
-    busy, shaped = f"the device works {100 * work:.0f}% of the wall", f"{100 * found.shaped:.0f}%"
+    busy = f"the device works {100 * work:.0f}% of the wall"
+    shaped = f"{100 * found.shaped:.0f}%"
     if not found.counted:
         return f"{busy}; shapes are known of {shaped} of that"
     return f"{busy}; {shaped} of that is known by shapes, {100 * found.counted:.0f}% by phase"
@@ -84,7 +92,7 @@ def _near_lines(found: _Known, works: Sequence[WorkFacts]) -> Iterator[str]:
 
 
 def _missing(found: _Known, works: Sequence[WorkFacts]) -> str:
-    """What has to be known before the work can be named; nothing where the trace has all."""
+    """Return what has to be recorded before the work can be named; empty where the trace has all."""
     asked = []
     if found.unknown >= 0.5:
         graphs = found.graphed >= 0.5 * found.unknown

@@ -1,1 +1,1 @@
-"""Who may come in, and how much each may ask for."""
+"""Admission of clients, and how much each may ask for."""

@@ -1,14 +1,17 @@
-"""Who may come in: the key, the page that sends a browser here, and the name it was reached by. Before anything is read.
+"""Admission of clients by the key, the page that sends a browser here, and the host name it uses. Checked
+before anything is read.
 
-The page itself and the health checks are open; all else needs the key where there is one, WebSockets included. A browser says
-which page sent it (`Origin`) and by which name it reached us (`Host`): a foreign page is turned away, and without a key so is a
-foreign name, or any page could have its name point here.
+The page itself and the health checks are open; all else needs the key where there is one, WebSockets
+included. A browser sends the page it comes from (`Origin`) and the name by which it reached us (`Host`): a
+foreign page is refused, and without a key so is a foreign name, or any page could have its name point here.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import logging
 import re
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,16 +22,19 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millstream.core.errors import ConfigError, NotAllowed, Overloaded
-from millstream.server.access.budgets import ClientAccount, Clients
-from millstream.server.access.keys import NAMELESS, Key, Keyring
+from millstream.core.keys import NAMELESS, Key
+from millstream.server.access.budgets import Clients
+from millstream.server.access.keys import Keyring
 from millstream.server.access.shares import Holdings, Quota
+
+log = logging.getLogger(__name__)
 
 ORIGIN = re.compile(r"https?://[^/?#]+")
 NO_ORIGIN = "null"
-"""What a browser says of a page that is a file, or of one in a sandbox: nobody knows whose it is."""
+"""Origin that a browser sends for a page that is a file, or for one in a sandbox: its site is unknown."""
 KEY_SUBPROTOCOL = "millstream.key."
 KEY_QUERY = "api_key"
-"""In the address of a socket or of a film, for clients that can be given nothing but that."""
+"""Query field of a socket's or a film's address, for clients that can be given nothing but an address."""
 VIEWS = "/v1/views/"
 """Where films are that players fetch."""
 TICKET_QUERY = "ticket"
@@ -38,16 +44,28 @@ HOLDER = "millstream.key"
 CLOSE_POLICY = 1008
 TOO_MANY = 429
 FLOOD_COST = 25.0
-"""In requests, of a connection that had to be ended for its frames: or a new one each time would be a new budget."""
+"""In requests, of a connection that had to be ended for its frames: or a new one each time would be a new
+budget."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+LOG_AGAIN_S = 60.0
+"""From one log line on a refused page to the next on the same."""
+MAX_REFUSED_PAGES = 32
+"""Origins that are logged within that time: a client may make up as many as it likes."""
+MAX_LOGGED_ORIGIN = 100
+"""Letters of one."""
 
 
 class Pass(NamedTuple):
-    """What somebody may do who was let in."""
+    """Rights that a client has from its key or ticket."""
 
     key: Key = NAMELESS
     session_id: str = ""
-    """Open or attach to this one; a view link may stand for it. Empty: any."""
+    """Open or attach to this one, or watch by this view link; empty: any."""
+    only_views: bool = False
+    """Watch, and neither open nor own."""
+    client: str = ""
+    """Address of the client, where another server passes its request on; empty: the connection's other
+    end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,18 +78,26 @@ class Access:
     """By which this server may be reached; None: any."""
     max_connections: int = 256
     """WebSockets of one client at once; all clients together may have an eighth more."""
-    redeem: Callable[[str], Pass] | None = None
-    """Of a server that stands behind another, which sends everybody here with a ticket: what one is worth. Raises `NotAllowed`.
-    Neither keys nor pages are looked at then."""
+    redeem: Callable[[str, Scope], Pass] | None = None
+    """Check of tickets, on a server behind a gateway: returns what a ticket allows for a request.
+    Raises `NotAllowed`. Keys and origins are not checked then."""
 
 
 def access_for(
-    host: str, *, api_key: str | None, insecure: bool, origins: Collection[str], keyring: Keyring | None = None
+    host: str,
+    *,
+    api_key: str | None,
+    insecure: bool,
+    origins: Collection[str],
+    keyring: Keyring | None = None,
 ) -> Access:
-    """Refuses to be open to others without a key, unless that is what was said. On the ring are those with names."""
+    """Refuses to be open to others without a key, unless that is what was said. On the ring are those with
+    names."""
     if api_key is not None:
         if keyring is not None:
-            raise ConfigError("--api-key is one for everybody, and there are keys with names: give it one too, or leave it out")
+            raise ConfigError(
+                "--api-key is one for everybody, and there are keys with names: give it one too, or leave it out"
+            )
         try:
             keyring = Keyring.of_one(api_key)
         except ConfigError as error:
@@ -79,11 +105,14 @@ def access_for(
     for origin in origins:
         if origin != NO_ORIGIN and (not ORIGIN.fullmatch(origin) or not _netloc(origin)):
             raise ConfigError(
-                f"--allow-origin takes a page's scheme and host, such as https://example.org, or null for files, got {origin!r}"
+                "--allow-origin takes a page's scheme and host, such as https://example.org, or null for "
+                f"files, got {origin!r}"
             )
     local = is_local(host)
     if not (local or keyring or insecure):
-        raise ConfigError(f"others can reach --host {host}: give --api-key KEY, keys in --config, or --insecure for anybody")
+        raise ConfigError(
+            f"others can reach --host {host}: give --api-key KEY, keys in --config, or --insecure for anybody"
+        )
     pages = {urlsplit(origin).hostname or "" for origin in origins if origin != NO_ORIGIN}
     names = LOCAL_NAMES | {host} | pages if local and not keyring else None
     return Access(keyring=keyring, origins=frozenset(origins), names=names)
@@ -94,7 +123,9 @@ def check_proxies(proxies: Collection[str]) -> None:
         try:
             ipaddress.ip_network(proxy)
         except ValueError:
-            raise ConfigError(f"--trusted-proxy takes an address, such as 127.0.0.1 or 10.0.0.0/8, got {proxy!r}") from None
+            raise ConfigError(
+                f"--trusted-proxy takes an address, such as 127.0.0.1 or 10.0.0.0/8, got {proxy!r}"
+            ) from None
 
 
 def is_local(host: str) -> bool:
@@ -104,27 +135,53 @@ def is_local(host: str) -> bool:
         return host == "localhost"
 
 
+class RefusedPages:
+    """Log lines on pages that were turned away: a page's person sees a connection that fails and no reason,
+    so whoever runs the server must be able to find one. At most one line a minute for each origin, and for
+    `MAX_REFUSED_PAGES` of them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._logged: dict[str, float] = {}
+
+    def note(self, origin: str) -> None:
+        origin = origin[:MAX_LOGGED_ORIGIN]
+        now = self._clock()
+        self._logged = {each: at for each, at in self._logged.items() if now - at < LOG_AGAIN_S}
+        if origin in self._logged or len(self._logged) >= MAX_REFUSED_PAGES:
+            return
+        self._logged[origin] = now
+        log.warning("refused a page from %r: start with --allow-origin and that origin to let it in", origin)
+
+
 class Gate:
     """Everything passes here first."""
 
-    def __init__(self, app: ASGIApp, *, access: Access, open_paths: Collection[str], clients: Clients) -> None:
+    def __init__(
+        self, app: ASGIApp, *, access: Access, open_paths: Collection[str], clients: Clients
+    ) -> None:
         self._app = app
         self._access = access
         self._open_paths = frozenset(open_paths)
         self._clients = clients
         self._sockets = Holdings(Quota(access.max_connections), "connections")
+        self._refused_pages = RefusedPages()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        client = self._clients.at(scope.get("client"))
-        refusal = self._refusal(scope, client)
+        refusal = self._refusal(scope)
+        client = self._clients.at(scope.get("client"))  # a ticket may have said who it is
         if refusal is not None:
             status, message = refusal
-            ends = {"Connection": "close"} if status == TOO_MANY else None  # and whatever else was sent ahead is not read
+            ends = (
+                {"Connection": "close"} if status == TOO_MANY else None
+            )  # and whatever else was sent ahead is not read
             answer = JSONResponse({"error": {"code": "refused", "message": message}}, status, ends)
-            await answer(scope, receive, send)  # a WebSocket is denied in the same words, before it is accepted
+            await answer(
+                scope, receive, send
+            )  # a WebSocket is denied in the same words, before it is accepted
             return
         if scope["type"] == "http":
             await self._app(scope, receive, send)
@@ -139,23 +196,26 @@ class Gate:
         with self._sockets.one_by(client.name):
             await self._app(scope, receive_or_charge, send)
 
-    def _refusal(self, scope: Scope, client: ClientAccount) -> tuple[int, str] | None:
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         """A status and one line; None where the client may pass."""
-        headers, access = Headers(scope=scope), self._access
+        headers = Headers(scope=scope)
+        access = self._access
         if access.names is not None and _name(headers.get("host", "")) not in access.names:
             return 403, "this server is reached by another name; use the address it printed"
         if scope["path"] in self._open_paths and scope["type"] == "http":
             return None
         if access.redeem is not None:
-            return _without_ticket(scope, headers, access.redeem)
+            return _without_ticket(scope, headers, access.redeem) or self._too_much(scope)
         if not self._origin_allowed(scope, headers):
+            self._refused_pages.note(headers["origin"])
             return 403, "this page may not use this server; its owner can say --allow-origin"
-        return self._without_key(scope, headers, client) or self._too_much(scope, client)
+        return self._without_key(scope, headers) or self._too_much(scope)
 
-    def _without_key(self, scope: Scope, headers: Headers, client: ClientAccount) -> tuple[int, str] | None:
+    def _without_key(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         """Notes in the scope whose key it was."""
         if self._access.keyring is None:
             return None
+        client = self._clients.at(scope.get("client"))
         keys = _keys(scope, headers)
         if client.wrong_keys.left < 1:  # even a right one: or guessing on would be worth it
             return TOO_MANY, "too many wrong keys came from this address; wait a minute"
@@ -165,13 +225,19 @@ class Gate:
             return None
         client.wrong_keys.take(min(1, len(keys)))
         if keys:
-            return 401, "the key is wrong: this server has no such key; look for a typing error, or ask who runs it for yours"
+            return (
+                401,
+                "the key is wrong: this server has no such key; look for a typing error, or ask who runs it "
+                "for yours",
+            )
         return (
             401,
-            "a key is needed: Authorization: Bearer KEY; for sockets also the subprotocol millstream.key.KEY or ?api_key=KEY",
+            "a key is needed: Authorization: Bearer KEY; for sockets also the subprotocol millstream.key.KEY "
+            "or ?api_key=KEY",
         )
 
-    def _too_much(self, scope: Scope, client: ClientAccount) -> tuple[int, str] | None:
+    def _too_much(self, scope: Scope) -> tuple[int, str] | None:
+        client = self._clients.at(scope.get("client"))
         if not client.requests.take():
             return TOO_MANY, "too many requests; wait a moment"
         if scope["type"] == "websocket":
@@ -197,20 +263,33 @@ def pass_of(scope: Scope) -> Pass:
     return brought
 
 
-def _without_ticket(scope: Scope, headers: Headers, redeem: Callable[[str], Pass]) -> tuple[int, str] | None:
+def _without_ticket(
+    scope: Scope, headers: Headers, redeem: Callable[[str, Scope], Pass]
+) -> tuple[int, str] | None:
+    """Notes in the scope what the ticket is worth, and whose request it is."""
     scheme, _, given = headers.get("authorization", "").partition(" ")
-    ticket = given if scheme.lower() == "bearer" else QueryParams(scope.get("query_string", b"")).get(TICKET_QUERY, "")
+    ticket = (
+        given
+        if scheme.lower() == "bearer"
+        else QueryParams(scope.get("query_string", b"")).get(TICKET_QUERY, "")
+    )
     try:
-        scope[HOLDER] = redeem(ticket)
+        brought = scope[HOLDER] = redeem(ticket, scope)
     except NotAllowed as error:
         return 403, str(error)
+    if brought.client:
+        scope["client"] = (brought.client, 0)
     return None
 
 
 def _keys(scope: Scope, headers: Headers) -> list[str]:
-    """Those a client brings, few of them."""
+    """Return the keys that a client sends, five at most."""
     scheme, _, given = headers.get("authorization", "").partition(" ")
-    offered = [name.removeprefix(KEY_SUBPROTOCOL) for name in scope.get("subprotocols", ()) if name.startswith(KEY_SUBPROTOCOL)]
+    offered = [
+        name.removeprefix(KEY_SUBPROTOCOL)
+        for name in scope.get("subprotocols", ())
+        if name.startswith(KEY_SUBPROTOCOL)
+    ]
     played = scope["type"] == "websocket" or scope["path"].startswith(VIEWS)
     if played:  # of a page's address the key would end up in histories, and in what it links to
         offered += QueryParams(scope.get("query_string", b"")).getlist(KEY_QUERY)
@@ -218,7 +297,7 @@ def _keys(scope: Scope, headers: Headers) -> list[str]:
 
 
 def _netloc(origin: str) -> str | None:
-    """Host and port of a page; None where that makes no sense."""
+    """Return host and port of a page; None where it cannot be parsed."""
     try:
         return urlsplit(origin).netloc
     except ValueError:

@@ -1,8 +1,5 @@
-"""Keys: who brings one, and what all who bring it may have together. Knows no protocol, no sessions and no files.
-
-A key is shared by whoever it was given to; a session, and what is kept of it, belongs to the key that opened it. A server
-without keys, or with one for everybody, knows a single one, without a name and without limits.
-"""
+"""Read keys from a configuration, and find the key that a client brought. Knows no protocol, no sessions and
+no files."""
 
 from __future__ import annotations
 
@@ -11,69 +8,22 @@ import hmac
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from millstream.core.config import MAX_FPS, MIN_FPS, StreamConfig
-from millstream.core.errors import ConfigError, NotAllowed, Overloaded
-from millstream.session.pacing import RateKind
+from millstream.core.config import MAX_FPS, MIN_FPS
+from millstream.core.errors import ConfigError
+from millstream.core.keys import NAMELESS, Key
 
 SECRET = re.compile(r"[A-Za-z0-9._~-]{8,256}")
-"""What both a header and a WebSocket subprotocol can carry."""
+"""Secrets that both a header and a WebSocket subprotocol can carry."""
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
-"""What a folder may be called anywhere: small letters, because some disks know no others."""
+"""Names that a folder may have anywhere: small letters, because some disks know no others."""
 MAX_KEYS = 256
 MAX_FILE_BYTES = 4096
-"""Of a file with one key in it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Key:
-    """What is not limited is None. The key itself is not in here, so that nothing can tell it."""
-
-    name: str = ""
-    max_sessions: int | None = None
-    max_fps: float | None = None
-    weight: float = 1.0
-    """Below 1 its sessions give way to others, in line and where there is not enough for all."""
-    max_snapshots: int | None = None
-    max_snapshot_bytes: int | None = None
-    read_only: bool = False
-
-    def check_steering(self) -> None:
-        if self.read_only:
-            raise NotAllowed(f"the key {self.name!r} is read-only: it watches view links and opens nothing")
-
-    def check_sessions(self, num_open: int) -> None:
-        """Whether there may be one more."""
-        self.check_steering()
-        if self.max_sessions is not None and num_open >= self.max_sessions:
-            raise Overloaded(f"max-sessions of the key {self.name!r} is {self.max_sessions}, and all are open; end one first")
-
-    def check_snapshots(self, num_files: int, num_bytes: int) -> None:
-        """Whether so many may lie there."""
-        for field, limit, asked in (
-            ("max-snapshots", self.max_snapshots, num_files),
-            ("max-snapshot-bytes", self.max_snapshot_bytes, num_bytes),
-        ):
-            if limit is not None and asked > limit:
-                raise Overloaded(f"{field} of the key {self.name!r} is {limit}, and this would be {asked}; remove some first")
-
-    def capped(self, fps: float) -> float:
-        return fps if self.max_fps is None else min(fps, self.max_fps)
-
-    def paced(self, config: StreamConfig, rate: RateKind) -> StreamConfig:
-        """A rate that is chosen here is as high as the key's; one that was asked for is granted or refused."""
-        fps = self.capped(config.fps)
-        if rate != "auto" and fps < config.fps:
-            raise Overloaded(f"max-fps of the key {self.name!r} is {fps:g}; ask for that or less", fps=fps)
-        return replace(config, fps=fps)
-
-
-NAMELESS = Key()
+"""Most bytes of a file with one key in it."""
 
 
 class KeyTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +44,12 @@ class KeyTable(msgspec.Struct, frozen=True, kw_only=True):
 
 def key_from(name: str, table: KeyTable) -> Key:
     if not NAME.fullmatch(name):
-        raise ConfigError("a key's name has up to 32 small letters, digits, - or _, and begins with none of the last two")
-    limits = {field: value for field, value in msgspec.structs.asdict(table).items() if not field.startswith("key")}
+        raise ConfigError(
+            "a key's name has up to 32 small letters, digits, - or _, and begins with none of the last two"
+        )
+    limits = {
+        field: value for field, value in msgspec.structs.asdict(table).items() if not field.startswith("key")
+    }
     key = Key(name=name, **limits)
     if key.read_only and key != Key(name=name, read_only=True):
         raise ConfigError("a read-only key opens no sessions; leave its limits out")
@@ -103,7 +57,8 @@ def key_from(name: str, table: KeyTable) -> Key:
 
 
 class Keyring:
-    """All keys of a server. It remembers their digests, and compares each with whatever is brought, whichever fits."""
+    """All keys of a server. It remembers their digests, and compares each with whatever is brought, whichever
+    fits."""
 
     def __init__(self) -> None:
         self._keys: dict[bytes, Key] = {}

@@ -1,4 +1,5 @@
-"""How much and how fast one connection may ask. Plain figures and a bucket; enforced where messages come in."""
+"""Limits on how much and how fast one connection may ask. Plain figures and a bucket; enforced where messages
+come in."""
 
 from __future__ import annotations
 
@@ -7,32 +8,37 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from millstream.core.client_messages import ProtocolError
+from millstream.server.access import shapes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientLimits:
     max_text_bytes: int = 128 * 2**10
-    """Of a text message: room for eight prompts of the longest kind."""
+    """Most bytes of a text message: room for eight prompts of the longest kind."""
+    max_values: int = 4096
+    """Most values in one message or body: each list, map, number, string and field name counts."""
+    max_depth: int = 32
+    """Deepest nesting of lists and maps."""
     max_frame_bytes: int = 4 * 2**20
-    """Of a camera frame as it comes."""
+    """Most bytes of a camera frame as it comes."""
     max_frame_pixels: int = 4096 * 4096
-    """Of a camera frame once decoded; asked of its header, before it is."""
+    """Most pixels of a camera frame once decoded; read from its header before it is."""
     messages_per_s: float = 50.0
-    """Texts of any kind."""
+    """Text messages of any kind a second."""
     controls_per_s: float = 20.0
-    """Those of them that steer, `fork` and `rewind` among them."""
+    """Text messages a second that steer, `fork` and `rewind` among them."""
     frames_per_s: float = 120.0
-    """Of a camera."""
+    """Camera frames a second."""
     burst_s: float = 2.0
-    """So many seconds' worth may come at once."""
+    """Seconds' worth of each rate that may come at once."""
     max_refusals: int = 500
     """Messages refused in a row before the connection is closed."""
     hello_s: float = 30.0
-    """A connection that has not said what it wants by then is closed."""
+    """Seconds until a connection that has asked for nothing is closed."""
     patience_s: float = 30.0
-    """A client that does not take a message for so long is let go."""
+    """Seconds until a client that does not take a message is disconnected."""
     max_id_length: int = 128
-    """Of a control's id."""
+    """Most letters of a control's id."""
 
     def check_id(self, control_id: str) -> None:
         """Before it is remembered."""
@@ -46,12 +52,21 @@ class ClientLimits:
         if num_bytes > most:
             raise ProtocolError("too_large", f"a message may have {most} bytes, got {num_bytes}")
 
+    def check_json(self, data: bytes) -> None:
+        """Before it is decoded."""
+        shapes.check_json(data, max_values=self.max_values, max_depth=self.max_depth)
+
+    def check_msgpack(self, data: bytes) -> None:
+        """Before it is decoded."""
+        shapes.check_msgpack(data, max_values=self.max_values, max_depth=self.max_depth)
+
 
 class TokenBucket:
     """`rate` a second on average, `burst` at once."""
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.rate, self.burst = rate, burst
+        self.rate = rate
+        self.burst = burst
         self._clock = clock
         self._tokens = burst
         self._at = clock()
@@ -65,15 +80,19 @@ class TokenBucket:
         return self._tokens
 
     def take(self, cost: float = 1.0) -> bool:
-        """Whether one more may pass now."""
+        """Take `cost` where so much is left; return whether it was."""
         if self.left < cost:
             return False
         self._tokens -= cost
         return True
 
     def charge(self, cost: float) -> None:
-        """Take so much, or what is left."""
+        """Take `cost`, or what is left."""
         self._tokens = max(0.0, self.left - cost)
+
+    def owe(self, cost: float) -> None:
+        """Take `cost`, even where it is more than is left: nothing passes until the rest is paid."""
+        self._tokens = self.left - cost
 
     def spend(self, what: str) -> None:
         if not self.take():

@@ -1,4 +1,5 @@
-"""Protocols that people's clients speak already, each put into the native one's words. See docs/clients.md."""
+"""Protocols that people's clients speak already, each put into the native one's words. See
+docs/clients.md."""
 
 from __future__ import annotations
 

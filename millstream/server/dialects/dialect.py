@@ -1,4 +1,5 @@
-"""What every dialect over a WebSocket has: an interpreter, patience until the first message, an end with the connection."""
+"""Base of every dialect over a WebSocket: an interpreter, a time limit for the first message, an end with the
+connection."""
 
 from __future__ import annotations
 
@@ -14,24 +15,27 @@ from millstream.server.sessions.outbox import Outbox
 
 class Dialect:
     first_message: ClassVar[str]
-    """What a client must say first, as its own protocol calls it."""
+    """Name of the message that a client must send first, in its own protocol."""
 
-    def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
-        self._hub, self._outbox = hub, outbox
+    def __init__(
+        self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None
+    ) -> None:
+        self._hub = hub
+        self._outbox = outbox
         self._interpreter = Interpreter(hub, outbox, limits, client)
 
     @property
     def refusals(self) -> int:
-        """Of messages in a row."""
+        """Number of messages refused in a row."""
         return self._interpreter.refusals
 
     @property
     def patience_s(self) -> float | None:
-        """How long it waits for the next message."""
+        """Seconds to wait for the next message; None: for ever."""
         return None if self._interpreter.live else self._interpreter.limits.hello_s
 
     def waited(self) -> bool:
-        """In vain: whether it goes on."""
+        """Refuse a client that sent nothing in time; return whether it goes on."""
         late = f"no {self.first_message} within {self._interpreter.limits.hello_s:g} s"
         self._interpreter.refuse(ProtocolError("bad_state", late))
         return False
@@ -41,5 +45,6 @@ class Dialect:
 
     @property
     def linger_s(self) -> float:
-        """How long the connection stays open once all is said, for a client that plays what it holds and closes it itself."""
+        """Seconds that the connection stays open after the last message, for a client that plays what it
+        holds and closes it itself."""
         return 0.0

@@ -1,7 +1,9 @@
-"""Between a dialect and the native conversation: what a client says is weighed, read and passed on in native words.
+"""Between a dialect and the native conversation: what a client says is weighed, read and passed on in native
+words.
 
-The native conversation does the work and keeps the limits; what it answers waits in the outbox, in its own words, for the
-dialect to put into the client's. A session opened in a dialect belongs to its connection and ends with it. Knows no dialect.
+The native conversation does the work and keeps the limits; what it answers waits in the outbox, in its own
+words, for the dialect to put into the client's. A session opened in a dialect belongs to its connection and
+ends with it. Knows no dialect.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from millstream.server.protocol.conversation import Conversation
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.outbox import Outbox
 
+R = TypeVar("R")
 T = TypeVar("T", bound=msgspec.Struct)
 Fields = dict[str, Any]
 NEUTRAL: tuple[object, ...] = (None, False, "", "none", [], {})
@@ -28,21 +31,24 @@ NEUTRAL: tuple[object, ...] = (None, False, "", "none", [], {})
 GOOD_ENDS = ("stopped", "limit", "closed")
 """Causes for which a session ends as it should."""
 END_ID = "end of the stream"
-"""Of the control that ends a session which was to have so many chunks; no client asked for it by name."""
+"""Id of the control that ends a session after its number of chunks; no client asked for it by name."""
 MAX_NAMES = 8
-"""Of fields that are listed when they mean nothing here."""
+"""Most fields that are listed when they mean nothing here."""
 MAX_NAMED = 64
-"""Of those that are remembered."""
+"""Most such fields that are remembered."""
 MAX_WHOLE = 2.0**53
-"""Up to here a float holds every whole number."""
+"""Number up to which a float holds every whole number."""
 
 
 class Interpreter:
-    def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
+    def __init__(
+        self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None
+    ) -> None:
         self.limits = limits
         self.conversation = Conversation(hub, outbox, limits, client)
-        self._hub, self._outbox = hub, outbox
-        self._client = "" if client is None else client.name
+        self._hub = hub
+        self._outbox = outbox
+        self._client = client or ClientAccount()
         self._messages = TokenBucket(limits.messages_per_s, limits.messages_per_s * limits.burst_s)
         self._refusals = 0
         self._named: set[str] = set()
@@ -50,32 +56,38 @@ class Interpreter:
 
     @property
     def live(self) -> bool:
-        """Whether it has its session."""
+        """True once it has its session."""
         return self.conversation.state != "new"
 
     @property
     def refusals(self) -> int:
         return self._refusals + self.conversation.refusals
 
-    def read_json(self, data: str | bytes, *, with_picture: bool = False) -> Fields:
-        """A message's fields. Raises `ProtocolError` for one too large, too soon or unreadable."""
+    async def read_json(self, data: str | bytes, *, with_picture: bool = False) -> Fields:
+        """Read a message's fields. Raises `ProtocolError` for one too large, too soon or unreadable."""
         self._messages.spend("messages")
-        self.limits.check_size(data, self.limits.max_text_bytes + self.limits.max_frame_bytes if with_picture else None)
+        self.limits.check_size(
+            data, self.limits.max_text_bytes + self.limits.max_frame_bytes if with_picture else None
+        )
         if isinstance(data, bytes):
             raise ProtocolError("bad_message", "messages are JSON text")
-        return self._fields(lambda: msgspec.json.decode(data))
+        return await self.read(len(data), lambda: self._json(data.encode("utf-8", "surrogatepass")))
 
-    def read_msgpack(self, data: str | bytes) -> Fields:
-        """The same of a message that may hold a picture."""
+    async def read_msgpack(self, data: str | bytes) -> Fields:
+        """Read the fields of a MessagePack message, which may hold a picture. Raises as `read_json` does."""
         self._messages.spend("messages")
         self.limits.check_size(data, self.limits.max_text_bytes + self.limits.max_frame_bytes)
         if isinstance(data, str):
             raise ProtocolError("bad_message", "messages are MessagePack, in binary")
-        return self._fields(lambda: msgspec.msgpack.decode(data))
+        return await self.read(len(data), lambda: self._msgpack(data))
+
+    async def read(self, num_bytes: int, parse: Callable[[], R]) -> R:
+        """Return `parse()` of a message of `num_bytes`, and charge its CPU time to the client."""
+        return await self._hub.reader.read(self._client, num_bytes, parse)
 
     async def start(self, ask: Ask, format: Format, *, max_chunks: int | None = None) -> bool:
-        """Whether there is a session now; if not, the reason waits in the outbox."""
-        await self._hub.settle(self._client)
+        """Start a session; return whether there is one now. If not, the reason is in the outbox."""
+        await self._hub.wait_closed(self._client.name)
         await self.conversation.hear(Start(version=1, formats=(format,), **msgspec.structs.asdict(ask)))
         if self.live and max_chunks is not None:
             await self.conversation.hear(Steer(control=Stop(id=END_ID), at_chunk=max_chunks))
@@ -88,63 +100,75 @@ class Interpreter:
         await self.conversation.hear(Record(on=on))
 
     async def show(self, picture: bytes) -> None:
-        """The next frame of the session's input."""
+        """Take the next frame of the session's input."""
         await self.conversation.hear(picture)
 
     def refuse(self, error: MillstreamError, control_id: str = "") -> None:
-        """Say no in native words."""
+        """Queue an error of the native protocol."""
         self._refusals += 1
         code = error.code if isinstance(error, ProtocolError) else "bad_control"
         self._outbox.put(ErrorMessage(code=code, message=str(error), control_id=control_id))
 
     def unsaid(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of them that were not named before: a client that sends one with every frame is told once."""
+        """Return the names that are new: a client that sends one with every frame is sent one note."""
         fresh = tuple(name for name in names if name not in self._named)
         if len(self._named) < MAX_NAMED:
             self._named.update(fresh)
         return fresh
 
     def leave(self) -> None:
-        """The connection is over, and so is its session."""
+        """End the session with its connection."""
         self.conversation.leave()
         if self.conversation.live_session is not None:
-            self._hub.leave(self.conversation.live_session)
+            self._hub.end_with_connection(self.conversation.live_session)
 
-    def _fields(self, decode: Callable[[], Any]) -> Fields:
+    def _json(self, data: bytes) -> Fields:
+        self.limits.check_json(data)
+        return self._fields(msgspec.json.decode, data)
+
+    def _msgpack(self, data: bytes) -> Fields:
+        self.limits.check_msgpack(data)
+        return self._fields(msgspec.msgpack.decode, data)
+
+    def _fields(self, decode: Callable[[bytes], Any], data: bytes) -> Fields:
         try:
-            fields = decode()
+            fields = decode(data)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise ProtocolError("bad_message", f"cannot read the message: {str(error)[:300]}") from None
         if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
             raise ProtocolError("bad_message", "a message must be a map with names for keys")
         self._refusals = 0
-        return fields
+        return {name: whole(value) for name, value in fields.items()}
 
 
 def heed(fields: Fields, kind: type[T]) -> tuple[T, tuple[str, ...]]:
-    """What is said in known fields, checked, and the names of others that ask for something."""
+    """Return the known fields, checked, and the names of others that ask for something."""
     known = kind.__struct_fields__
-    unknown = sorted(name for name, value in fields.items() if name not in (*known, "type") and value not in NEUTRAL)
+    unknown = sorted(
+        name for name, value in fields.items() if name not in (*known, "type") and value not in NEUTRAL
+    )
     said = {name: value for name, value in fields.items() if name in known}
     return converted(said, kind), tuple(name[:40] for name in unknown[:MAX_NAMES])
 
 
 def converted(said: Any, kind: type[T]) -> T:
-    """Checked, whole numbers as such: JavaScript has one kind of number, and packers write some of its integers as floats."""
+    """Return the fields as a `kind`. Raises `ProtocolError` where they are none."""
     try:
-        return msgspec.convert(_whole(said), kind)
+        return msgspec.convert(said, kind)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ProtocolError("bad_message", f"cannot read the message: {str(error)[:300]}") from None
 
 
-def _whole(value: Any) -> Any:
+def whole(value: Any) -> Any:
+    """With whole numbers as such: JavaScript has one kind of number, and packers write some of its integers
+    as floats."""
     match value:
         case float() if abs(value) < MAX_WHOLE and value.is_integer():
             return int(value)
         case dict():
-            return {name: _whole(each) for name, each in value.items()}
+            return {name: whole(each) for name, each in value.items()}
         case list():
-            return [_whole(each) for each in value]
+            return [whole(each) for each in value]
     return value
 
 

@@ -1,9 +1,11 @@
 """Krea's realtime video: a WebSocket at `/session/{id}`, MessagePack in, JPEG pictures out.
 
-    ready ── parameters ──► live ── prompts, pictures, resets ──► completed; the client closes when it has played all
+    ready ── parameters ──► live ── prompts, pictures, resets ──► completed; the client closes when it has
+    played all
 
-The id in the address is the client's own and opens nothing here but its own film (`krea_films.py`). Whatever is not a picture
-is a JSON text. Its page shows an `error`, takes a `session_id` for the end, and shows any other `status` as it is: in words.
+The id in the address is the client's own and opens nothing here but its own film (`krea_films.py`). Whatever
+is not a picture is a JSON text. Its page shows an `error`, takes a `session_id` for the end, and shows any
+other `status` as it is: in words.
 """
 
 from __future__ import annotations
@@ -40,12 +42,14 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 LINGER_S = 600.0
 """For the page to play what it has buffered: it drops that when the connection closes."""
 BLEND_CHUNKS = 4
-"""Where a new prompt names none."""
+"""Chunks of a blend where a new prompt names none."""
 MAX_NAME = 128
-"""Letters of a session's name that are kept."""
+"""Most letters of a session's name that are kept."""
 NO_REQUEST = "00000000-0000-0000-0000-000000000000"
-"""Of a picture that no request of the client's is known for."""
-FROM_TEXT = "this session was started from text and takes no pictures; send webcam_mode with the first message"
+"""Request id of a picture that no request of the client's is known for."""
+FROM_TEXT = (
+    "this session was started from text and takes no pictures; send webcam_mode with the first message"
+)
 
 
 class KreaParameters(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,11 +60,12 @@ class KreaParameters(msgspec.Struct, frozen=True, kw_only=True):
     height: Side | None = None
     seed: int | None = None
     num_blocks: Annotated[int, msgspec.Meta(ge=1, le=2**31)] | None = None
-    """Chunks; without it there is no end."""
+    """Number of chunks; without it there is no end."""
     num_denoising_steps: Annotated[int, msgspec.Meta(ge=1, le=16)] | None = None
     strength: Share | None = None
-    """Of the noise in pictures that are sent; below 1 it says that some will be: 1 leaves nothing of them."""
+    """Share of noise in pictures that are sent; below 1 announces some, as 1 leaves nothing of them."""
     image: Any = None
+    """Bytes as they are, or a text in base64, as a page's canvas gives it."""
     webcam_mode: bool = False
 
     @property
@@ -84,11 +89,11 @@ class KreaChange(msgspec.Struct, frozen=True, kw_only=True):
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: str
-    """What the page shows."""
+    """Text that the page shows."""
     worker: str = ""
     kind: Literal["", "receipt", "note"] = ""
     change: str = ""
-    """Which one a receipt is for."""
+    """Change that a receipt is for."""
     state: str = ""
     chunk_index: int | None = None
 
@@ -102,7 +107,9 @@ class Completed(msgspec.Struct, frozen=True, kw_only=True):
 def routes(films: Films) -> list[BaseRoute]:
     async def session(websocket: WebSocket) -> None:
         packs = websocket.query_params.get("fmt") == "msgpack"
-        await converse(websocket, partial(Krea, name=websocket.path_params["id"][:MAX_NAME], packs=packs, films=films))
+        await converse(
+            websocket, partial(Krea, name=websocket.path_params["id"][:MAX_NAME], packs=packs, films=films)
+        )
 
     return [WebSocketRoute("/session/{id}", session)]
 
@@ -124,11 +131,13 @@ class Krea(Dialect):
         """`name` is the client's own of its session; with `packs` pictures come in MessagePack too."""
         super().__init__(hub, outbox, limits, client)
         self._client = client or ClientAccount()
-        self._own_name, self._packs, self._films = name, packs, films
+        self._own_name = name
+        self._packs = packs
+        self._films = films
         self._stream = hub.card.stream
         self._num_changes = 0
         self._sent: dict[str, object] = {}
-        """What prompt, seed and strength are: the page sends some of them again with every picture."""
+        """Current prompt, seed and strength: the page sends some of them again with every picture."""
         self._completed = False
         outbox.put(Status(status="ready", worker=hub.card.name))
 
@@ -138,7 +147,7 @@ class Krea(Dialect):
 
     async def hear(self, data: str | bytes) -> None:
         try:
-            fields = self._interpreter.read_msgpack(data)
+            fields = await self._interpreter.read_msgpack(data)
             if self._interpreter.live:
                 change, unknown = heed(fields, KreaChange)
                 await self._change(change)
@@ -167,7 +176,9 @@ class Krea(Dialect):
             case Ended(cause=cause, reason=reason) if cause not in GOOD_ENDS:
                 return [encode(KreaError(error=reason, code=cause))]
             case Ended(cause=cause):
-                self._completed = cause != "closed"  # somebody ended it, or the server stops: there is nothing to wait for
+                self._completed = (
+                    cause != "closed"
+                )  # somebody ended it, or the server stops: there is nothing to wait for
                 return [encode(Completed(session_id=self._own_name))]
             case Status():
                 return [encode(item)]
@@ -182,7 +193,7 @@ class Krea(Dialect):
             noise_scale=asked.strength if asked.takes_pictures else None,
             input=asked.takes_pictures,
         )
-        picture = None if asked.image is None else picture_in(asked.image)
+        picture = None if asked.image is None else await self._picture_in(asked.image)
         if not await self._interpreter.start(ask, "jpeg", max_chunks=asked.num_blocks):
             return
         self._sent = {"prompt": asked.prompt, "seed": asked.seed, "strength": asked.strength}
@@ -202,18 +213,22 @@ class Krea(Dialect):
             assert change.prompt is not None
             mode: Literal["blend", "recompute"] = "blend" if change.interp_steps else "recompute"
             chunks = max(1, change.interp_steps)
-            await self._steer("prompt", SetPrompt(id=self._name("prompt"), prompt=change.prompt, mode=mode, chunks=chunks))
+            await self._steer(
+                "prompt", SetPrompt(id=self._name("prompt"), prompt=change.prompt, mode=mode, chunks=chunks)
+            )
         if self._is_new("seed", change.seed):
             assert change.seed is not None
             await self._steer("seed", SetSeed(id=self._name("seed"), seed=change.seed))
         await self._look(change)
 
     async def _look(self, change: KreaChange) -> None:
-        """What it says about pictures: once that there are none, where there are none."""
+        """Apply what a change says about pictures; where the session takes none, send one note of it."""
         live_session = self._interpreter.conversation.live_session
         assert live_session is not None, "a change came before there was a session"
         if live_session.request.feed is None:
-            if (change.image is not None or self._is_new("strength", change.strength)) and self._interpreter.unsaid(("image",)):
+            if (
+                change.image is not None or self._is_new("strength", change.strength)
+            ) and self._interpreter.unsaid(("image",)):
                 self._note(FROM_TEXT)
             return
         if self._is_new("strength", change.strength):
@@ -221,7 +236,14 @@ class Krea(Dialect):
             control = SetNoiseScale(id=self._name("strength"), noise_scale=change.strength)
             await self._steer("strength", control)
         if change.image is not None:
-            await self._interpreter.show(picture_in(change.image))
+            await self._interpreter.show(await self._picture_in(change.image))
+
+    async def _picture_in(self, image: Any) -> bytes:
+        if isinstance(image, bytes):
+            return image
+        if not isinstance(image, str):
+            raise ProtocolError("bad_message", "image is a picture's bytes, or a text in base64")
+        return await self._interpreter.read(len(image), lambda: picture_in(image))
 
     def _is_new(self, what: str, value: object) -> bool:
         return value is not None and value != self._sent.get(what)
@@ -240,14 +262,12 @@ class Krea(Dialect):
         return f"{what}-{self._num_changes}"
 
 
-def picture_in(image: Any) -> bytes:
-    """Bytes as they are, or a text in base64, as a page's canvas gives it."""
-    if isinstance(image, bytes):
-        return image
-    if not isinstance(image, str):
-        raise ProtocolError("bad_message", "image is a picture's bytes, or a text in base64")
+def picture_in(image: str) -> bytes:
+    """A picture of a text in base64."""
     try:
-        return base64.b64decode(image.partition(",")[2] if image.startswith("data:") else image, validate=True)
+        return base64.b64decode(
+            image.partition(",")[2] if image.startswith("data:") else image, validate=True
+        )
     except (binascii.Error, ValueError):
         raise ProtocolError("bad_message", "image is a text, but not in base64") from None
 
@@ -256,7 +276,8 @@ def _texts(receipts: Sequence[Receipt]) -> list[str]:
     return [
         encode(
             Status(
-                status=f"{receipt.control_id}: {receipt.state} {'for' if receipt.state == 'queued' else 'at'} chunk "
+                status=f"{receipt.control_id}: {receipt.state} "
+                f"{'for' if receipt.state == 'queued' else 'at'} chunk "
                 f"{receipt.chunk_index}",
                 kind="receipt",
                 change=receipt.control_id,

@@ -1,7 +1,9 @@
-"""Krea's HTTP side: the film of a session, by the name its client gave it, and the uploads that this server does not take.
+"""Krea's HTTP side: the film of a session, by the name its client gave it, and the uploads that this server
+does not take.
 
-A film is a recording like any other (docs/protocol.md, "What is kept"), begun with the session where the server keeps any. It
-is found again by the client's own name for it, from the same address and with the same key: a name alone opens nothing.
+A film is a recording like any other (docs/protocol.md, "What is kept"), begun with the session where the
+server keeps any. It is found again by the client's own name for it, from the same address and with the same
+key: a name alone opens nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class Films:
     def begin(self, hub: SessionHub, client: ClientAccount, name: str, live_session: LiveSession) -> None:
         """Record it, where this server keeps recordings."""
         try:
-            hub.recordings.start(live_session)
+            live_session.start_recording()
         except MillstreamError:
             return
         self._sessions[(client.key.name, client.name, name)] = live_session
@@ -62,7 +64,7 @@ class Films:
         live_session = self._sessions.get((server.client.key.name, server.client.name, words["id"]))
         if live_session is None:
             raise UnknownFile("there is no film of this session; the server needs --data to keep one")
-        name = await server.hub.recordings.stop(live_session) or await _last_recording(live_session)
+        name = await live_session.recordings.stop() or await _last_recording(live_session)
         kept = server.hub.archive_of(live_session.key).store.find("recordings", name)
         return FileResponse(kept.path, media_type=MP4, filename=kept.path.name)
 
@@ -70,12 +72,12 @@ class Films:
 async def _last_recording(live_session: LiveSession) -> str:
     """The one that ended with its connection, once it is whole."""
     waited_s = 0.0
-    while not live_session.recordings:
+    while not live_session.recordings.names:
         if waited_s >= KEEP_S:
             raise UnknownFile("nothing of this session was recorded")
         await asyncio.sleep(POLL_S)
         waited_s += POLL_S
-    return live_session.recordings[-1]
+    return live_session.recordings.names[-1]
 
 
 async def refuse_video(server: ServerState, words: Mapping[str, str], request: Request) -> Response:

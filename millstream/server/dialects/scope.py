@@ -1,7 +1,8 @@
-"""Scope's HTTP side: a pipeline that is loaded already, and WebRTC offers. What is said on the channel: `scope_parameters.py`.
+"""Scope's HTTP side: a pipeline that is loaded already, and WebRTC offers. What is said on the channel:
+`scope_parameters.py`.
 
-One server has one model, so loading only checks its name and remembers size and seed for the sessions that follow; those that
-run are not touched. Errors are `{"detail": …}`.
+One server has one model, so loading only checks its name and remembers size and seed for the sessions that
+follow; those that run are not touched. Errors are `{"detail": …}`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from starlette.requests import Request
 
 from millstream.core.client_messages import Ask, ProtocolError
 from millstream.core.errors import MillstreamError
-from millstream.server.access.keys import Key
-from millstream.server.access.limits import ClientLimits
-from millstream.server.dialects.interpreter import heed
+from millstream.core.keys import Key
+from millstream.server.dialects.interpreter import heed, whole
 from millstream.server.dialects.scope_parameters import ScopeChannel, ScopeParameters
 from millstream.server.dialects.scope_schema import PipelineSchemas, schemas_of
 from millstream.server.protocol.bodies import read_json
@@ -35,7 +35,7 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     width: Side | None = None
     seed: int | None = None
     base_seed: int | None = None
-    """The same, as its pipelines call it."""
+    """Seed, as Scope's pipelines call it; it comes before `seed`."""
 
 
 class LoadItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +108,13 @@ class ScopeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     sessionId: str
 
 
+class Onboarding(msgspec.Struct, frozen=True, kw_only=True):
+    """Onboarding status that Scope's pages request before they show their wizard."""
+
+    completed: bool = True
+    inference_mode: str | None = "local"
+
+
 class Detail(msgspec.Struct, frozen=True, kw_only=True):
     """An error as Scope's clients expect it."""
 
@@ -119,21 +126,68 @@ def explain(error: MillstreamError) -> Detail:
 
 
 def endpoints() -> list[Endpoint]:
-    scope, offer = Scope(), "/api/v1/webrtc/offer"
+    scope = Scope()
+    offer = "/api/v1/webrtc/offer"
+    onboarding = "/api/v1/onboarding/status"
     return [
         _endpoint(
-            "POST", "/api/v1/pipeline/load", scope.load_pipeline, "Scope: check a pipeline's name.", ScopeLoadRequest, Loaded
+            "POST",
+            "/api/v1/pipeline/load",
+            scope.load_pipeline,
+            "Scope: check a pipeline's name.",
+            ScopeLoadRequest,
+            Loaded,
         ),
-        _endpoint("GET", "/api/v1/pipeline/status", scope.pipeline_status, "Scope: how it stands.", None, PipelineStatus),
-        _endpoint("GET", "/api/v1/pipelines/schemas", scope.schemas, "Scope: the pipelines to choose.", None, PipelineSchemas),
-        _endpoint("GET", "/api/v1/webrtc/ice-servers", scope.ice_servers, "Scope: for offers from afar.", None, IceServers),
-        _endpoint("POST", offer, scope.offer_scope, "Scope: a new session over WebRTC.", ScopeOffer, ScopeAnswer),
-        _endpoint("PATCH", f"{offer}/{{id}}", scope.add_candidates, "Scope: ways to reach the client.", Candidates, None),
-        _endpoint("DELETE", f"{offer}/{{id}}", scope.hang_up, "Scope: end a connection and its session.", None, None),
+        _endpoint(
+            "GET",
+            "/api/v1/pipeline/status",
+            scope.pipeline_status,
+            "Scope: how it stands.",
+            None,
+            PipelineStatus,
+        ),
+        _endpoint(
+            "GET",
+            "/api/v1/pipelines/schemas",
+            scope.schemas,
+            "Scope: the pipelines to choose.",
+            None,
+            PipelineSchemas,
+        ),
+        _endpoint(
+            "GET",
+            "/api/v1/webrtc/ice-servers",
+            scope.ice_servers,
+            "Scope: for offers from afar.",
+            None,
+            IceServers,
+        ),
+        _endpoint(
+            "GET", onboarding, scope.onboarding, "Scope: its wizard has nothing to set up.", None, Onboarding
+        ),
+        _endpoint(
+            "PUT", onboarding, scope.set_onboarding, "Scope: the same, whatever is said.", None, Onboarding
+        ),
+        _endpoint(
+            "POST", offer, scope.offer_scope, "Scope: a new session over WebRTC.", ScopeOffer, ScopeAnswer
+        ),
+        _endpoint(
+            "PATCH",
+            f"{offer}/{{id}}",
+            scope.add_candidates,
+            "Scope: ways to reach the client.",
+            Candidates,
+            None,
+        ),
+        _endpoint(
+            "DELETE", f"{offer}/{{id}}", scope.hang_up, "Scope: end a connection and its session.", None, None
+        ),
     ]
 
 
-def _endpoint(method: str, path: str, does: Handler, says: str, body: type | None, answer: type | None) -> Endpoint:
+def _endpoint(
+    method: str, path: str, does: Handler, says: str, body: type | None, answer: type | None
+) -> Endpoint:
     return Endpoint(
         method=method,
         path=path,
@@ -151,17 +205,20 @@ def _endpoint(method: str, path: str, does: Handler, says: str, body: type | Non
 class Scope:
     def __init__(self) -> None:
         self._loaded: dict[Key, LoadParams] = {}
-        """Of the last load: as in Scope, it holds for everybody who connects afterwards, with the same key."""
+        """Parameters of the last load by key: as in Scope, they hold for all clients that connect
+        afterwards, with the same key."""
 
     async def load_pipeline(self, server: ServerState, words: Mapping[str, str], request: Request) -> Loaded:
-        server.client.key.check_steering()
-        asked, unknown = await _heeded(request, ScopeLoadRequest, server.limits)
+        asked, unknown = await _heeded(request, ScopeLoadRequest, server)
         model = _check_names(asked.names, server)
         self._loaded[server.client.key], left_out = heed(asked.params, LoadParams)
         return Loaded(message=f"{model} is loaded", left_out=left_out + unknown)
 
-    async def pipeline_status(self, server: ServerState, words: Mapping[str, str], body: None) -> PipelineStatus:
-        service, failure = server.hub.service, server.hub.service.failure
+    async def pipeline_status(
+        self, server: ServerState, words: Mapping[str, str], body: None
+    ) -> PipelineStatus:
+        service = server.hub.service
+        failure = server.hub.service.failure
         ready: Literal["loaded", "loading"] = "loaded" if service.ready.is_set() else "loading"
         return PipelineStatus(
             status=ready if failure is None else "error",
@@ -176,8 +233,18 @@ class Scope:
     async def ice_servers(self, server: ServerState, words: Mapping[str, str], body: None) -> IceServers:
         return IceServers(iceServers=tuple(server.as_json() for server in server.peers.ice_servers))
 
-    async def offer_scope(self, server: ServerState, words: Mapping[str, str], request: Request) -> ScopeAnswer:
-        asked, beside = await _heeded(request, ScopeOffer, server.limits)
+    async def onboarding(self, server: ServerState, words: Mapping[str, str], body: None) -> Onboarding:
+        """The wizard chooses where a model runs and loads one. Both are done here, so it is never shown, and
+        what it stores (answers to a survey among them) is not read."""
+        return Onboarding()
+
+    async def set_onboarding(self, server: ServerState, words: Mapping[str, str], body: None) -> Onboarding:
+        return Onboarding()
+
+    async def offer_scope(
+        self, server: ServerState, words: Mapping[str, str], request: Request
+    ) -> ScopeAnswer:
+        asked, beside = await _heeded(request, ScopeOffer, server)
         if asked.type != "offer":
             raise ProtocolError("bad_message", f'type must be "offer", got {asked.type[:40]!r}')
         first, unknown = heed(asked.initialParameters or {}, ScopeParameters)
@@ -190,7 +257,9 @@ class Scope:
             raise await refusal_in(outbox)
         live_session = channel.interpreter.conversation.live_session
         assert live_session is not None, "a channel started without its session"
-        party = Party(talker=channel, live_session=live_session, outbox=outbox, may_feed=True, client=server.client)
+        party = Party(
+            talker=channel, live_session=live_session, outbox=outbox, may_feed=True, client=server.client
+        )
         peer, sdp = await server.peers.connect(asked.sdp, party, server.hub, server.limits)
         return ScopeAnswer(sdp=sdp, sessionId=peer.peer_id)
 
@@ -206,7 +275,8 @@ class Scope:
         prompts = first.mix or (first.transition.target_prompts if first.transition else ())
         if not prompts:
             raise ProtocolError("bad_message", "initialParameters needs prompts: [{text, weight}]")
-        stream, loaded = server.hub.card.stream, self._loaded.get(server.client.key, LoadParams())
+        stream = server.hub.card.stream
+        loaded = self._loaded.get(server.client.key, LoadParams())
         return Ask(
             prompts=prompts,
             size=f"{loaded.height or stream.height}x{loaded.width or stream.width}",
@@ -226,6 +296,6 @@ def _check_names(names: set[str], server: ServerState) -> str:
     return model
 
 
-async def _heeded(request: Request, kind: type[T], limits: ClientLimits) -> tuple[T, tuple[str, ...]]:
+async def _heeded(request: Request, kind: type[T], server: ServerState) -> tuple[T, tuple[str, ...]]:
     """A body's known fields, and the names of others that ask for something."""
-    return heed(await read_json(request, dict[str, Any], limits.max_text_bytes), kind)
+    return heed(whole(await read_json(request, dict[str, Any], server.limits.max_text_bytes, server)), kind)

@@ -1,7 +1,8 @@
 """Scope's `parameters` data channel: a JSON object of whatever is to change, and what became of it.
 
-Every parameter that changes something here becomes a control with two receipts: Scope's page sends some of them again as they
-are, which changes nothing. One that means nothing is answered with a `note`, once. Knows no HTTP and no WebRTC.
+Every parameter that changes something here becomes a control with two receipts: Scope's page sends some of
+them again as they are, which changes nothing. One that means nothing is answered with a `note`, once. Knows
+no HTTP and no WebRTC.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import GOOD_ENDS, Fields, Interpreter, heed
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.outbox import Outbox
-from millstream.server.sessions.recordings import TapeLost
+from millstream.server.sessions.recordings import RecordingFailed
 from millstream.serving.notices import Applied, Ended, Noted
 
 Interpolation = Literal["linear", "slerp"]
@@ -54,7 +55,7 @@ class ScopeParameters(msgspec.Struct, frozen=True, kw_only=True):
     noise_scale: float | None = None
     kv_cache_attention_bias: float | None = None
     manage_cache: bool | None = None
-    """Whether a new prompt rebuilds what the stream remembers."""
+    """True if a new prompt rebuilds what the stream remembers."""
     reset_cache: bool | None = None
     paused: bool | None = None
     recording: bool | None = None
@@ -101,13 +102,17 @@ class StreamStopped(ChannelMessage, frozen=True, kw_only=True, tag="stream_stopp
 
 
 class ScopeChannel:
-    def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
+    def __init__(
+        self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None
+    ) -> None:
         self.interpreter = Interpreter(hub, outbox, limits, client)
         self._outbox = outbox
         self._rebuilds = True
         self._num_controls = 0
         stream = hub.card.stream
-        self._sent: dict[str, object] = dict(denoising_step_list=stream.steps, kv_cache_attention_bias=stream.kv_bias)
+        self._sent: dict[str, object] = dict(
+            denoising_step_list=stream.steps, kv_cache_attention_bias=stream.kv_bias
+        )
         """The last of each parameter that was taken, and what holds where nothing was said."""
 
     @property
@@ -118,7 +123,7 @@ class ScopeChannel:
         self.interpreter.leave()
 
     async def start(self, ask: Ask, first: ScopeParameters, unknown: tuple[str, ...]) -> bool:
-        """Whether there is a session now, with all that its first parameters say."""
+        """Start a session with its first parameters; return whether there is one now."""
         self._rebuilds = first.manage_cache is not False
         if not await self.interpreter.start(ask, "raw"):
             return False
@@ -138,7 +143,7 @@ class ScopeChannel:
 
     async def hear(self, data: str | bytes) -> None:
         try:
-            await self._apply(self.interpreter.read_json(data))
+            await self._apply(await self.interpreter.read_json(data))
         except MillstreamError as error:
             self.interpreter.refuse(error)
 
@@ -154,7 +159,7 @@ class ScopeChannel:
                 said = [ScopeRecording(recording=on, url=url)]
             case Noted(words=words):
                 said = [Note(parameter="", message=words)]
-            case TapeLost(name=name):
+            case RecordingFailed(name=name):
                 said = [ScopeRecording(recording=False, url=f"/v1/recordings/{name}" if name else "")]
             case Ended(cause=cause, reason=reason):
                 said = [StreamStopped(error_message=None if cause in GOOD_ENDS else reason)]
@@ -173,7 +178,9 @@ class ScopeChannel:
         if parameters.recording is not None:
             await self.interpreter.record(parameters.recording)
         if parameters.input_mode is not None:
-            self._outbox.put(Note(parameter="input_mode", message="a session's input is chosen with its offer"))
+            self._outbox.put(
+                Note(parameter="input_mode", message="a session's input is chosen with its offer")
+            )
         self._note_left_out(parameters, unknown)
 
     def _controls(self, asked: ScopeParameters) -> Iterator[tuple[AnyControl, object]]:
@@ -187,12 +194,19 @@ class ScopeChannel:
             yield SetPrompt(id=self._name("prompts")), None  # which is refused in its own words
         if asked.transition is not None:
             yield self._transition(asked.transition), None
-        if asked.denoising_step_list is not None and self._is_new("denoising_step_list", asked.denoising_step_list):
+        if asked.denoising_step_list is not None and self._is_new(
+            "denoising_step_list", asked.denoising_step_list
+        ):
             steps = asked.denoising_step_list
             yield SetSteps(id=self._name("denoising_step_list"), steps=steps), steps
         if asked.noise_scale is not None and self._is_new("noise_scale", asked.noise_scale):
-            yield SetNoiseScale(id=self._name("noise_scale"), noise_scale=asked.noise_scale), asked.noise_scale
-        if asked.kv_cache_attention_bias is not None and self._is_new("kv_cache_attention_bias", asked.kv_cache_attention_bias):
+            yield (
+                SetNoiseScale(id=self._name("noise_scale"), noise_scale=asked.noise_scale),
+                asked.noise_scale,
+            )
+        if asked.kv_cache_attention_bias is not None and self._is_new(
+            "kv_cache_attention_bias", asked.kv_cache_attention_bias
+        ):
             bias = asked.kv_cache_attention_bias
             yield SetKVBias(id=self._name("kv_cache_attention_bias"), kv_bias=bias), bias
         if asked.paused is not None:
@@ -210,7 +224,8 @@ class ScopeChannel:
             self._sent.pop("prompts", None)
 
     def _transition(self, transition: Transition) -> SetPrompt:
-        control_id, prompts = self._name("transition"), transition.target_prompts
+        control_id = self._name("transition")
+        prompts = transition.target_prompts
         if transition.num_steps == 0:
             return SetPrompt(id=control_id, prompts=prompts, mode="recompute" if self._rebuilds else "keep")
         return SetPrompt(id=control_id, prompts=prompts, mode="blend", chunks=transition.num_steps)
@@ -229,7 +244,9 @@ class ScopeChannel:
 
 
 def _receipt(receipt: Receipt) -> ParameterReceipt:
-    return ParameterReceipt(parameter=_parameter(receipt.control_id), state=receipt.state, chunk_index=receipt.chunk_index)
+    return ParameterReceipt(
+        parameter=_parameter(receipt.control_id), state=receipt.state, chunk_index=receipt.chunk_index
+    )
 
 
 def _parameter(control_id: str) -> str:

@@ -1,6 +1,7 @@
-"""What Scope's page must know of a pipeline before it can load one: its name, its settings, what it takes. Knows no HTTP.
+"""Description of a pipeline that Scope's page needs before it can load one: its name, its settings, what it
+takes. Knows no HTTP.
 
-Without it the page has an empty list and nothing to play. Settings that are named here are those that do something here.
+Without it the page has an empty list and nothing to play. Only settings that do something here are named.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import msgspec
 
 from millstream import __version__
 from millstream.core.config import SPATIAL_STRIDE
-from millstream.server.sessions.hub import ModelCard
+from millstream.server.sessions.model_card import ModelCard
 
 BLEND_CHUNKS = 4
 
@@ -29,7 +30,7 @@ class PipelineSchema(msgspec.Struct, frozen=True, kw_only=True):
     docs_url: str | None = None
     estimated_vram_gb: float | None = None
     requires_models: bool = False
-    """Whether it must be downloaded first."""
+    """True if it must be downloaded first."""
     supports_lora: bool = False
     supports_vace: bool = False
     supports_prompts: bool = True

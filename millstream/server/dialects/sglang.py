@@ -2,9 +2,10 @@
 
     new ── init ──► live ── event, event, … ──► ended, with the connection or after `max_chunks`
 
-A chunk is one `frame_batch` for each picture (one for all where they are raw), then its `chunk_stats`, which also carry what
-SGLang has no message for: receipts of events, and notes about fields that mean nothing here or of what could not be kept. Its
-Python clients give up at the first `error`, so none is said about an `init` that only asks for more than there is.
+A chunk is one `frame_batch` for each picture (one for all where they are raw), then its `chunk_stats`, which
+also carry what SGLang has no message for: receipts of events, and notes about fields that mean nothing here
+or of what could not be kept. Its Python clients give up at the first `error`, so none is said about an `init`
+that only asks for more than there is.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ class Init(msgspec.Struct, frozen=True, kw_only=True):
     realtime_causal_sink_size: int | None = None
     realtime_causal_kv_cache_num_frames: int | None = None
     realtime_output_format: Literal["webp", "jpeg", "raw"] | None = None
-    """Without it: raw, lossless."""
+    """Format of the pictures; without it raw, which is lossless."""
     realtime_output_pacing: bool | None = None
-    """Whether chunks come no faster than they play: here they never do."""
+    """True asks for chunks no faster than they play: here they never come faster."""
     guidance_scale: float | None = None
-    """1 is none, which a distilled model has."""
+    """Strength of guidance; 1 is none, which a distilled model has."""
     first_frame: Any = None
     condition_inputs: Any = None
     model: str | None = None
@@ -84,7 +85,7 @@ class FrameBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     content_type: str
     num_frames: int
     total_size: int
-    """Of the payload, in bytes."""
+    """Bytes of the payload."""
     frame_batch_index: int
     num_frame_batches: int
     is_final_frame_batch: bool
@@ -96,10 +97,10 @@ class FrameBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     height: int
     channels: int = CHANNELS
     bytes_per_frame: int
-    """Of one that is decoded."""
+    """Bytes of one decoded frame."""
     raw_size: int | msgspec.UnsetType = msgspec.UNSET
     payload_lengths: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Of encoded pictures, one after the other."""
+    """Bytes of each encoded picture, one after the other."""
     payload: bytes
 
 
@@ -117,7 +118,7 @@ class ChunkStats(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     num_batches: int
     num_frames: int
     raw_bytes: int
-    """Of the frames that were sent, decoded."""
+    """Bytes of the frames that were sent, decoded."""
     ws_payload_bytes: int
     content_type: str
     chunk_total_ms: int
@@ -138,18 +139,22 @@ def routes() -> list[BaseRoute]:
 class SGLang(Dialect):
     first_message = "init"
 
-    def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
+    def __init__(
+        self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None
+    ) -> None:
         super().__init__(hub, outbox, limits, client)
         self._event_ids: dict[str, int | str] = {}
-        """By control; of more than may wait, the oldest is forgotten."""
+        """Event ids by control; of more than may wait, the oldest is dropped."""
         self._event_id: int | str | None = None
-        """Of the last one that shows."""
+        """Id of the last event that shows."""
         self._receipts: list[EventReceipt] = []
         self._notes: deque[str] = deque(maxlen=MAX_NOTES)
 
     async def hear(self, data: str | bytes) -> None:
+        control_id = ""
         try:
-            fields = self._interpreter.read_msgpack(data)
+            fields = await self._interpreter.read_msgpack(data)
+            control_id = self._id_of(fields)
             match kind_of(fields):
                 case "init":
                     await self._init(fields)
@@ -158,11 +163,11 @@ class SGLang(Dialect):
                 case "event":
                     event, unknown = heed(fields, SglangEvent)
                     self._note_left_out(unknown)
-                    await self._event(event)
+                    await self._event(event, control_id)
                 case _:
                     raise ProtocolError("bad_message", 'type must be "init" or "event"')
         except MillstreamError as error:
-            self._interpreter.refuse(error)
+            self._interpreter.refuse(error, control_id)
 
     def say(self, item: Any) -> list[bytes]:
         match item:
@@ -193,7 +198,9 @@ class SGLang(Dialect):
             window=init.realtime_causal_kv_cache_num_frames,
             sink=init.realtime_causal_sink_size,
         )
-        if not await self._interpreter.start(ask, init.realtime_output_format or "raw", max_chunks=init.max_chunks):
+        if not await self._interpreter.start(
+            ask, init.realtime_output_format or "raw", max_chunks=init.max_chunks
+        ):
             return
         guided = () if init.guidance_scale in (None, NO_GUIDANCE) else ("guidance_scale",)
         self._note_left_out(tuple(sorted((*guided, *unknown))))
@@ -201,32 +208,37 @@ class SGLang(Dialect):
             if getattr(init, name):
                 self._notes.append(f"this model takes no {name}; the stream begins from the prompt alone")
 
-    async def _event(self, event: SglangEvent) -> None:
+    async def _event(self, event: SglangEvent, control_id: str) -> None:
         if event.kind == "heartbeat":  # that it is still there
             return
-        control_id = "" if event.event_id is None else str(event.event_id)
-        self._interpreter.limits.check_id(control_id)
-        if event.event_id is not None:
-            self._remember(control_id, event.event_id)
-        try:
-            prompt = self._prompt(event)
-        except MillstreamError as error:
-            self._interpreter.refuse(error, control_id)
-            return
-        await self._interpreter.steer(SetPrompt(id=control_id, prompt=prompt, mode="recompute"))
+        await self._interpreter.steer(SetPrompt(id=control_id, prompt=self._prompt(event), mode="recompute"))
 
     def _prompt(self, event: SglangEvent) -> str:
-        """What it asks to see; what else it asks for is noted, or refused where it is all."""
+        """Return the prompt of an event; note what else it asks for, or refuse it where that is all."""
         payload = event.payload
         prompt = payload.get("prompt") if isinstance(payload, dict) else payload
         composite = event.kind == "composite_input" and isinstance(payload, dict) and prompt is not None
         if event.kind != "prompt" and not composite:
-            raise ProtocolError("bad_control", f"this model takes no {event.kind[:40]}; the stream goes on as it was")
+            raise ProtocolError(
+                "bad_control", f"this model takes no {event.kind[:40]}; the stream goes on as it was"
+            )
         if not isinstance(prompt, str):
             raise ProtocolError("bad_control", 'the payload of a prompt event is a text, or {"prompt": TEXT}')
         if composite:
-            self._note_left_out(tuple(str(name)[:40] for name in payload if name not in ("prompt", "input_types")))
+            self._note_left_out(
+                tuple(str(name)[:40] for name in payload if name not in ("prompt", "input_types"))
+            )
         return prompt
+
+    def _id_of(self, fields: Fields) -> str:
+        """Read the id of an event, even if the rest is wrong, so the error can name it; empty if none."""
+        event_id = fields.get("event_id")
+        if isinstance(event_id, bool) or not isinstance(event_id, (int, str)) or kind_of(fields) != "event":
+            return ""
+        control_id = str(event_id)
+        self._interpreter.limits.check_id(control_id)
+        self._remember(control_id, event_id)
+        return control_id
 
     def _remember(self, control_id: str, event_id: int | str) -> None:
         self._event_ids[control_id] = event_id
@@ -236,42 +248,47 @@ class SGLang(Dialect):
     def _chunk(self, picture: EncodedChunk) -> Iterator[FrameBatch | ChunkStats]:
         live_session = self._interpreter.conversation.live_session
         assert live_session is not None, "a picture came before there was a session"
-        config, info = live_session.request.config, picture.info
-        request_id, frame_bytes = f"{live_session.session_id}_{info.index}", config.height * config.width * CHANNELS
+        config = live_session.request.config
+        chunk = picture.chunk
+        request_id = f"{live_session.session_id}_{chunk.index}"
+        frame_bytes = config.height * config.width * CHANNELS
         batches = list(self._batches(picture, request_id, (config.width, config.height)))
         yield from batches
         num_frames = sum(batch.num_frames for batch in batches)
-        receipts, self._receipts = tuple(self._receipts), []
+        receipts = tuple(self._receipts)
+        self._receipts = []
         notes = tuple(self._notes)
         self._notes.clear()
         yield ChunkStats(
             session_id=live_session.session_id,
             request_id=request_id,
-            chunk_index=info.index,
+            chunk_index=chunk.index,
             event_id=self._event_id,
             num_batches=len(batches),
-            num_frames=info.num_frames,
+            num_frames=chunk.num_frames,
             raw_bytes=num_frames * frame_bytes,
             ws_payload_bytes=picture.num_bytes,
             content_type=CONTENT_TYPES[picture.format],
-            chunk_total_ms=round(info.total_ms),
-            phases_ms=info.phases_ms,
+            chunk_total_ms=round(chunk.timing.total_ms),
+            phases_ms=dict(chunk.timing.phases_ms),
             dropped=picture.dropped,
             receipts=receipts,
             notes=notes,
         )
 
     def _batches(self, picture: EncodedChunk, request_id: str, size: tuple[int, int]) -> Iterator[FrameBatch]:
-        info, parts, is_raw = picture.info, picture.parts, picture.format == "raw"
+        chunk = picture.chunk
+        parts = picture.parts
+        is_raw = picture.format == "raw"
         if is_raw and parts:
             parts = (b"".join(parts),)
         width, height = size
         for number, part in enumerate(parts):
             yield FrameBatch(
                 request_id=request_id,
-                chunk_index=info.index,
+                chunk_index=chunk.index,
                 content_type=CONTENT_TYPES[picture.format],
-                num_frames=info.num_frames if is_raw else 1,
+                num_frames=chunk.num_frames if is_raw else 1,
                 total_size=len(part),
                 frame_batch_index=number,
                 num_frame_batches=len(parts),
@@ -289,7 +306,9 @@ class SGLang(Dialect):
 
     def _note_left_out(self, names: tuple[str, ...]) -> None:
         """Told with the next chunk, once."""
-        self._notes.extend(f"{name} means nothing here and was left out" for name in self._interpreter.unsaid(names))
+        self._notes.extend(
+            f"{name} means nothing here and was left out" for name in self._interpreter.unsaid(names)
+        )
 
     def _note_receipt(self, receipt: Receipt) -> None:
         if receipt.control_id == END_ID:
@@ -297,7 +316,9 @@ class SGLang(Dialect):
         known = self._event_ids.get(receipt.control_id)
         if receipt.state == "applied" and known is not None:
             self._event_id = self._event_ids.pop(receipt.control_id)
-        self._receipts.append(EventReceipt(event_id=known, state=receipt.state, chunk_index=receipt.chunk_index))
+        self._receipts.append(
+            EventReceipt(event_id=known, state=receipt.state, chunk_index=receipt.chunk_index)
+        )
 
 
 def _height_first(size: str) -> str:

@@ -1,7 +1,8 @@
-"""Which of a client's events start, run and complete in which chunk. Plain bookkeeping: no messages, no clock.
+"""Events of a client, with the chunks in which each starts, runs and completes. Plain bookkeeping: no
+messages, no clock.
 
-An event runs for as many chunks as its blend has; one that starts ends those before it, as a new prompt ends a blend. Bounded
-by the controls a session lets wait: of more events than that, the oldest is forgotten.
+An event runs for as many chunks as its blend has; one that starts ends those before it, as a new prompt ends
+a blend. Bounded by the controls a session lets wait: of more events than that, the oldest is forgotten.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Transitions:
     _completed: list[str] = field(default_factory=list)
 
     def ask(self, event_id: str, chunks: int) -> bool:
-        """Whether it is new; one that waits already is left as it is."""
+        """Add a transition; return whether it is new. One that waits already is left as it is."""
         if event_id in self._asked:
             return False
         if len(self._asked) == MAX_WAITING:
@@ -39,11 +40,11 @@ class Transitions:
         return True
 
     def forget(self, event_id: str) -> None:
-        """It was refused."""
+        """Drop a transition that was refused."""
         self._asked.pop(event_id, None)
 
     def advance(self, applied: Iterable[str]) -> None:
-        """One more chunk, in which these first show."""
+        """Count one more chunk, in which `applied` first show."""
         for event_id in applied:
             chunks = self._asked.pop(event_id, None)
             if chunks is None:
@@ -60,5 +61,6 @@ class Transitions:
     def take(self) -> ChunkEvents:
         """All that happened since it was last taken."""
         events = ChunkEvents(tuple(self._started), tuple(self._running), tuple(self._completed))
-        self._started, self._completed = [], []
+        self._started = []
+        self._completed = []
         return events

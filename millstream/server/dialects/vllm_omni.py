@@ -1,11 +1,13 @@
-"""vLLM-Omni's streaming video: a WebSocket at `/v1/realtime/video`, JSON both ways and one fragmented MP4 back.
+"""vLLM-Omni's streaming video: a WebSocket at `/v1/realtime/video`, JSON both ways and one fragmented MP4
+back.
 
     new ── session.start (within `START_S`) ──► live ── interactions, pings ──► session.done, or an error
      └──── anything that is none, or is refused ──► an error, and the end
 
-Each `video.chunk_metadata` is followed by one binary message; all of them in order are one MP4. An interaction is queued, then
-started, active and completed by chunk; one that fails leaves the stream running. No chunk and no ping for `STALL_S` ends it.
-Its page gives up at an `error` that names no event, so what is only to be known is a `session.note`: its client prints it.
+Each `video.chunk_metadata` is followed by one binary message; all of them in order are one MP4. An
+interaction is queued, then started, active and completed by chunk; one that fails leaves the stream running.
+No chunk and no ping for `STALL_S` ends it. Its page gives up at an `error` that names no event, so what is
+only to be known is a `session.note`: its client prints it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,16 @@ from millstream.core.server_messages import ErrorMessage
 from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.dialect import Dialect
-from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, MAX_NAMES, NEUTRAL, Fields, converted, heed, kind_of
+from millstream.server.dialects.interpreter import (
+    END_ID,
+    GOOD_ENDS,
+    MAX_NAMES,
+    NEUTRAL,
+    Fields,
+    converted,
+    heed,
+    kind_of,
+)
 from millstream.server.dialects.transitions import Transitions
 from millstream.server.protocol.messages import encode
 from millstream.server.sessions.hub import SessionHub
@@ -50,7 +61,7 @@ NO_GUIDANCE = 1.0
 
 
 class VideoParams(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds where the message itself does not say it."""
+    """Settings that hold where the message itself does not name them."""
 
     width: Side | None = None
     height: Side | None = None
@@ -63,12 +74,12 @@ class SessionStart(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     format: str = "m4s"
     size: Annotated[str, msgspec.Meta(pattern=r"^[1-9]\d{0,4}x[1-9]\d{0,4}$")] | None = None
-    """WIDTHxHEIGHT, before `width` and `height`."""
+    """Size as WIDTHxHEIGHT; it comes before `width` and `height`."""
     width: Side | None = None
     height: Side | None = None
     fps: Rate | None = None
     num_frames: Frames | None = None
-    """Rounded up to whole chunks; without it, and without `seconds`, there is no end."""
+    """Number of frames, rounded up to whole chunks; without it, and without `seconds`, there is no end."""
     seconds: int | str | None = None
     video_params: VideoParams | None = None
     seed: int | None = None
@@ -80,18 +91,22 @@ class SessionStart(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def video(self) -> VideoParams:
-        """What is asked for, wherever it was said."""
+        """Settings that are asked for, in the message itself or in `video_params`."""
         beside = self.video_params or VideoParams()
-        width, height = self.width or beside.width, self.height or beside.height
+        width = self.width or beside.width
+        height = self.height or beside.height
         if self.size is not None:
             width, height = (int(side) for side in self.size.split("x"))
         return VideoParams(
-            width=width, height=height, fps=self.fps or beside.fps, num_frames=self.num_frames or beside.num_frames
+            width=width,
+            height=height,
+            fps=self.fps or beside.fps,
+            num_frames=self.num_frames or beside.num_frames,
         )
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Known fields that ask for something that is not to be had."""
+        """Names of known fields that ask for something that is not to be had."""
         steps = ("num_inference_steps",) if (self.num_inference_steps or 0) > MAX_STEPS else ()
         return steps if self.guidance_scale in (None, NO_GUIDANCE) else (*steps, "guidance_scale")
 
@@ -176,7 +191,9 @@ def routes() -> list[BaseRoute]:
 class VLLMOmni(Dialect):
     first_message = "session.start"
 
-    def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
+    def __init__(
+        self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None
+    ) -> None:
         super().__init__(hub, outbox, limits, client)
         self._request_id = f"video_stream-{secrets.token_urlsafe(8)}"
         self._alive_at = time.monotonic()
@@ -190,7 +207,7 @@ class VLLMOmni(Dialect):
 
     @property
     def refusals(self) -> int:
-        """Of a connection whose start was refused, more than any may have."""
+        """Number of messages refused in a row; once its start was refused, more than any may have."""
         return sys.maxsize if self._turned_away else super().refusals
 
     @property
@@ -208,7 +225,7 @@ class VLLMOmni(Dialect):
 
     async def hear(self, data: str | bytes) -> None:
         try:
-            fields = self._interpreter.read_json(data, with_picture=not self._interpreter.live)
+            fields = await self._interpreter.read_json(data, with_picture=not self._interpreter.live)
             match kind_of(fields):
                 case "session.start":
                     await self._start(fields)
@@ -224,7 +241,9 @@ class VLLMOmni(Dialect):
                 case "session.stop":
                     self._stop()
                 case _:
-                    raise ProtocolError("bad_message", "type must be session.start, .interaction, .playback, .ping or .stop")
+                    raise ProtocolError(
+                        "bad_message", "type must be session.start, .interaction, .playback, .ping or .stop"
+                    )
         except MillstreamError as error:
             self._interpreter.refuse(error)
         self._turned_away = not self._interpreter.live and self._interpreter.refusals > 0
@@ -246,7 +265,9 @@ class VLLMOmni(Dialect):
             case Ended(cause=cause, reason=reason) if cause not in GOOD_ENDS:
                 return [encode(VllmError(code="generation_failed", message=reason))]
             case Ended():
-                return [encode(Done(request_id=self._request_id, chunks=self._num_chunks, stopped=self._stopped))]
+                return [
+                    encode(Done(request_id=self._request_id, chunks=self._num_chunks, stopped=self._stopped))
+                ]
             case ServerEvent():
                 return [encode(item)]
         return []
@@ -257,8 +278,12 @@ class VLLMOmni(Dialect):
         if start.format != "m4s":
             raise ProtocolError("bad_message", f'format must be "m4s", got {start.format[:40]!r}')
         if start.model not in (None, "", self._hub.card.name):
-            raise ProtocolError("not_found", f"this server has {self._hub.card.name}, not {start.model[:80]!r}")
-        card, video, steps = self._hub.card.stream, start.video, start.num_inference_steps
+            raise ProtocolError(
+                "not_found", f"this server has {self._hub.card.name}, not {start.model[:80]!r}"
+            )
+        card = self._hub.card.stream
+        video = start.video
+        steps = start.num_inference_steps
         ask = Ask(
             prompt=start.prompt,
             size=f"{video.height or card.height}x{video.width or card.width}",
@@ -269,7 +294,9 @@ class VLLMOmni(Dialect):
         )
         num_frames = video.num_frames or _frames_in(start.seconds, video.fps or card.fps)
         self._left_out = tuple(dict.fromkeys((*start.left_out, *unknown, *inner)))
-        if await self._interpreter.start(ask, "mp4", max_chunks=None if num_frames is None else chunks_for(num_frames, card)):
+        if await self._interpreter.start(
+            ask, "mp4", max_chunks=None if num_frames is None else chunks_for(num_frames, card)
+        ):
             self._alive_at = time.monotonic()
 
     async def _interact(self, fields: Fields) -> None:
@@ -280,12 +307,16 @@ class VLLMOmni(Dialect):
         try:
             interaction = converted(asked, Interaction)
         except ProtocolError as error:
-            self._interpreter.refuse(ProtocolError("bad_control", str(error)), event_id if event_id == named else "")
+            self._interpreter.refuse(
+                ProtocolError("bad_control", str(error)), event_id if event_id == named else ""
+            )
             return
         chunks = interaction.transition_chunks or 0
         if not self._transitions.ask(event_id, max(1, chunks)):
             twice = f"event {event_id[:40]!r} waits already; give each its own id"
-            conflict = VllmError(code="event_id_conflict", message=twice, request_id=self._request_id, event_id=event_id)
+            conflict = VllmError(
+                code="event_id_conflict", message=twice, request_id=self._request_id, event_id=event_id
+            )
             self._outbox.put(conflict)
             return
         mode: Literal["blend", "recompute"] = "blend" if chunks else "recompute"
@@ -305,21 +336,22 @@ class VLLMOmni(Dialect):
         if live_session is None:
             raise ProtocolError("bad_state", "there is no session to stop; say session.start first")
         self._stopped = True
-        self._hub.service.end(live_session.session_id)
+        live_session.end()
 
     def _chunk(self, picture: EncodedChunk) -> list[str | bytes]:
         """Events of a chunk that was left out, because this client is too slow, are told with the next."""
         self._alive_at = time.monotonic()
-        self._transitions.advance(receipt.control_id for receipt in picture.info.receipts)
+        self._transitions.advance(receipt.control_id for receipt in picture.chunk.receipts)
         if not picture.parts:
             return []
-        fragment, self._opening = self._opening + b"".join(picture.parts), b""
+        fragment = self._opening + b"".join(picture.parts)
+        self._opening = b""
         events = self._transitions.take()
         metadata = ChunkMetadata(
             request_id=self._request_id,
             transport_chunk_index=self._num_chunks,
-            generation_chunk_index=picture.info.index,
-            num_frames=picture.info.num_frames,
+            generation_chunk_index=picture.chunk.index,
+            num_frames=picture.chunk.num_frames,
             byte_length=len(fragment),
             started_event_ids=events.started,
             active_event_ids=events.active,
@@ -351,21 +383,31 @@ class VLLMOmni(Dialect):
 
 
 def _with_sampling_params(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
-    """What is said in `sampling_params` as if it were said beside them, and the names of what means nothing there either."""
+    """Return the fields with those of `sampling_params` moved up beside them, and the names of those in it
+    that mean nothing there either."""
     inner = fields.get("sampling_params")
     if not isinstance(inner, dict):
         return fields, ()
     known = {name: value for name, value in inner.items() if name in SessionStart.__struct_fields__}
-    rest = sorted(str(name)[:40] for name, value in inner.items() if name not in known and value not in NEUTRAL)
+    rest = sorted(
+        str(name)[:40] for name, value in inner.items() if name not in known and value not in NEUTRAL
+    )
     beside = {name: value for name, value in fields.items() if name != "sampling_params"}
     return known | beside, tuple(rest[:MAX_NAMES])
 
 
 def _frames_in(seconds: int | str | None, fps: float) -> int | None:
-    """Of so many whole seconds, which OpenAI writes as a text."""
+    """Return the number of frames in so many whole seconds, which OpenAI writes as a text."""
     if seconds is None:
         return None
-    whole = int(seconds) if isinstance(seconds, int) or (seconds.isascii() and seconds.isdecimal() and len(seconds) < 6) else 0
+    whole = (
+        int(seconds)
+        if isinstance(seconds, int) or (seconds.isascii() and seconds.isdecimal() and len(seconds) < 6)
+        else 0
+    )
     if not 0 < whole <= MAX_SECONDS:
-        raise ProtocolError("bad_message", f"seconds must be a whole number from 1 to {MAX_SECONDS}, got {str(seconds)[:40]!r}")
+        raise ProtocolError(
+            "bad_message",
+            f"seconds must be a whole number from 1 to {MAX_SECONDS}, got {str(seconds)[:40]!r}",
+        )
     return round(whole * fps)

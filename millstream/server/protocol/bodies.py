@@ -1,30 +1,47 @@
-"""A request's body, read with a limit and checked, and a struct as a response. Knows no route."""
+"""A request's body, read with a limit, at its client's expense, and checked; and a struct as a response.
+Knows no route."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import IO, Any, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import IO, Any, Protocol, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from millstream.core.client_messages import ProtocolError
+from millstream.server.access.limits import ClientLimits
 
 T = TypeVar("T")
 
 PATIENCE_S = 30.0
-"""For the next piece of a body, and for all of one that is small."""
+"""Seconds for the next piece of a body, and for all of one that is small."""
 SLOWEST_BYTES_PER_S = 256 * 2**10
-"""Of a large one, beyond that."""
+"""Slowest rate of a large body, beyond `PATIENCE_S`."""
 PIECE_BYTES = 64 * 2**10
+MAX_DIGITS = 20
+"""Digits of a content-length that are parsed; a longer number is too large in any case."""
+
+
+class Sender(Protocol):
+    """A client that sends a body, and pays for reading it."""
+
+    @property
+    def limits(self) -> ClientLimits: ...
+
+    async def read(self, num_bytes: int, parse: Callable[[], T]) -> T: ...
 
 
 async def limited(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
-    """The body in pieces, as long as it is short enough and goes on coming, fast enough on the whole."""
+    """Yield the body in pieces, as long as it is short enough and comes fast enough on the whole."""
+    if _declared(request) > max_bytes:  # before any of it has come
+        raise ProtocolError("too_large", f"a body may have {max_bytes} bytes")
     clock = asyncio.get_running_loop().time
-    total, pieces, began = 0, request.stream(), clock()
+    total = 0
+    pieces = request.stream()
+    began = clock()
     while True:
         left_s = PATIENCE_S + total / SLOWEST_BYTES_PER_S - (clock() - began)
         try:
@@ -32,7 +49,9 @@ async def limited(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
         except StopAsyncIteration:
             return
         except asyncio.TimeoutError:
-            raise ProtocolError("bad_message", f"the body came too slowly; {total} bytes were taken") from None
+            raise ProtocolError(
+                "bad_message", f"the body came too slowly; {total} bytes were taken"
+            ) from None
         except ClientDisconnect:
             raise ProtocolError("bad_message", "the connection was lost before the end of the body") from None
         total += len(piece)
@@ -41,17 +60,29 @@ async def limited(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def read_json(request: Request, kind: type[T], max_bytes: int) -> T:
-    """A body that is not there says nothing: every field is what it is by default."""
+async def read_json(request: Request, kind: type[T], max_bytes: int, sender: Sender) -> T:
+    """Read a body as a `kind`. Where there is none, every field has its default."""
     data = b"".join([piece async for piece in limited(request, max_bytes)])
+    return await sender.read(len(data), lambda: decode_json(data or b"{}", kind, sender.limits))
+
+
+def decode_json(data: bytes, kind: type[T], limits: ClientLimits) -> T:
+    """Decode a body; check its number of values, then its fields. Raises `ProtocolError` if one is wrong."""
+    limits.check_json(data)
     try:
-        return msgspec.json.decode(data or b"{}", type=kind)
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ProtocolError("bad_message", f"cannot read the body: {str(error)[:300]}") from None
 
 
+def _declared(request: Request) -> int:
+    """Return the bytes that a body is to have by its header; 0 where there is no such header."""
+    text = request.headers.get("content-length", "")
+    return int(text[:MAX_DIGITS]) if text.isascii() and text.isdecimal() else 0
+
+
 async def first_bytes(file: IO[bytes], num_bytes: int) -> AsyncIterator[bytes]:
-    """So much of an open file and no more, whatever is added to it meanwhile."""
+    """Yield `num_bytes` of an open file and no more, whatever is added to it meanwhile."""
     with file:
         while num_bytes and (piece := await asyncio.to_thread(file.read, min(PIECE_BYTES, num_bytes))):
             num_bytes -= len(piece)

@@ -1,4 +1,5 @@
-"""REST for branches: fork a session, rewind it, keep one branch, see which there are, and which there could be."""
+"""REST for branches: fork a session, rewind it, keep one branch, see which there are, and which there could
+be."""
 
 from __future__ import annotations
 
@@ -12,7 +13,6 @@ from millstream.core.client_messages import MAX_CHUNK, PreviewAsk
 from millstream.core.server_messages import FutureList
 from millstream.server.protocol.endpoints import Endpoint, ServerState
 from millstream.server.protocol.rest import MEDIA_TYPES
-from millstream.server.sessions import branches, futures
 from millstream.server.sessions.live_session import LiveSession
 from millstream.session.journal_path import as_lines
 
@@ -31,11 +31,11 @@ class RewindAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 class RewindInfo(msgspec.Struct, frozen=True, kw_only=True):
     chunk: int
-    """The first that can be other than it was."""
+    """First chunk that can be other than it was."""
     from_chunk: int
-    """The first that comes; before `chunk` they come as they were."""
+    """First chunk that is sent; those before `chunk` are sent as they were."""
     exact: bool
-    """Whether all that follows has the bits it would have had. If not, the window was rebuilt."""
+    """True if all that follows has the bits it would have had. If not, the window was rebuilt."""
     note: str
 
 
@@ -64,40 +64,40 @@ class BranchInfo(msgspec.Struct, frozen=True, kw_only=True):
 class BranchList(msgspec.Struct, frozen=True, kw_only=True):
     branches: tuple[BranchInfo, ...]
     chunks: tuple[int, ...]
-    """Of the session that was asked for, those that can be gone back to."""
+    """Chunks of the requested session that it can go back to."""
     states: tuple[int, ...]
-    """Of these, those with a whole state: from them on, all that is kept is reached exactly."""
+    """Chunks among these with a whole state: from them on, all that is kept is reached exactly."""
 
 
 async def fork_session(server: ServerState, words: Mapping[str, str], body: ForkAsk) -> ForkInfo:
-    branch, went = await branches.fork(server.hub, server.session(words), body.at_chunk)
+    branch, went = await server.hub.branches.fork(server.session(words), body.at_chunk)
     return ForkInfo(session=branch.session_id, view=branch.view_id, **went.as_answer())
 
 
 async def rewind_session(server: ServerState, words: Mapping[str, str], body: RewindAsk) -> RewindInfo:
-    went = await branches.rewind(server.hub, server.session(words), body.chunk)
+    went = await server.hub.branches.rewind(server.session(words), body.chunk)
     return RewindInfo(**went.as_answer())
 
 
 async def keep_branch(server: ServerState, words: Mapping[str, str], body: None) -> KeepInfo:
-    return KeepInfo(ended=branches.keep(server.hub, server.session(words)))
+    return KeepInfo(ended=server.hub.branches.end_others(server.session(words)))
 
 
 async def preview_futures(server: ServerState, words: Mapping[str, str], body: PreviewAsk) -> FutureList:
     live_session = server.session(words)
     server.client.previews.spend("previews")
-    return await futures.preview(server.hub, live_session, body.prompts, body.mode)
+    return await live_session.preview(body.prompts, body.mode)
 
 
 async def list_branches(server: ServerState, words: Mapping[str, str], body: None) -> BranchList:
     live_session = server.session(words)
-    chunks, states = await branches.kept_chunks(server.hub, live_session)
-    tree = tuple(_info(branch) for branch in branches.tree_of(server.hub, live_session))
+    chunks, states = await server.hub.branches.kept_chunks(live_session)
+    tree = tuple(_info(branch) for branch in server.hub.live_sessions.of_tree(live_session))
     return BranchList(branches=tree, chunks=chunks, states=states)
 
 
 async def download_path(server: ServerState, words: Mapping[str, str], body: None) -> Response:
-    journal = await branches.path_of(server.hub, server.session(words))
+    journal = await server.hub.branches.path_of(server.session(words))
     headers = {"content-disposition": 'attachment; filename="path.jsonl"'}
     return StreamingResponse(as_lines(journal), headers=headers, media_type=MEDIA_TYPES["journals"])
 
@@ -117,7 +117,8 @@ BRANCHING = (
     ),
     Endpoint(
         method="POST", path="/v1/sessions/{session}/previews", does=preview_futures, body=PreviewAsk, answer=FutureList,
-        says="Small pictures of what it could become, of given prompts or of suggested ones; made while the device is idle.",
+        says="Small pictures of what it could become, of given prompts or of suggested ones; made while the "
+             "device is idle.",
     ),
     Endpoint(
         method="GET", path="/v1/sessions/{session}/branches", does=list_branches, answer=BranchList,
@@ -125,18 +126,19 @@ BRANCHING = (
     ),
     Endpoint(
         method="GET", path="/v1/sessions/{session}/path", does=download_path, media_type=MEDIA_TYPES["journals"],
-        says="All that led to where it is, over its parents' journals, as one; millstream replay runs it again.",
+        says="All that led to where it is, over its parents' journals, as one; millstream replay runs it "
+             "again.",
     ),
 )  # fmt: skip
 
 
 def _info(branch: LiveSession) -> BranchInfo:
-    last = branch.last_info
+    last = branch.last_chunk
     return BranchInfo(
         session=branch.session_id,
         view=branch.view_id,
-        parent=branch.parent_id,
-        chunk=branch.forked_at,
+        parent=branch.lineage.parent_id,
+        chunk=branch.lineage.forked_at,
         chunk_index=None if last is None else last.index,
         prompt=branch.prompts[0].text,
     )

@@ -1,4 +1,5 @@
-"""What one client of the native protocol may say next, and what happens then. Knows no sockets: messages in, an outbox out.
+"""State of one client of the native protocol: what it may send next, and what happens then. Knows no sockets:
+messages in, an outbox out.
 
     new ── start, restore, attach ──► owner ──┐
      └──── view ────────────────────► viewer ─┴──► ended
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -36,7 +38,7 @@ from millstream.core.client_messages import (
     View,
 )
 from millstream.core.controls import AnyControl, Receipt
-from millstream.core.errors import MillstreamError, Overloaded
+from millstream.core.errors import MillstreamError, Overloaded, UnknownSession
 from millstream.core.server_messages import (
     BranchKept,
     EndedMessage,
@@ -60,16 +62,24 @@ from millstream.core.server_messages import (
 from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits, TokenBucket
 from millstream.server.protocol.camera import read_frame
-from millstream.server.protocol.messages import choose_format, code_of, decode, defaults_of, encode, picture_bytes, with_header
-from millstream.server.protocol.session_request import open_asked
-from millstream.server.sessions import branches, futures, returning
-from millstream.server.sessions.hub import ModelCard, SessionHub
+from millstream.server.protocol.messages import (
+    choose_format,
+    code_of,
+    decode,
+    defaults_of,
+    encode,
+    picture_bytes,
+    with_header,
+)
+from millstream.server.sessions.branches import Went
+from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession
+from millstream.server.sessions.model_card import ModelCard
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
-from millstream.server.sessions.recordings import TapeLost
+from millstream.server.sessions.recordings import RecordingFailed
 from millstream.server.sessions.viewers import OpeningBytes, Viewer
 from millstream.serving.notices import SHUTTING_DOWN, Applied, Ended, Live, Noted, Rated, Waiting
-from millstream.serving.session_entry import Has
+from millstream.serving.session_entry import ViewerPosition
 
 State = Literal["new", "owner", "viewer"]
 
@@ -77,10 +87,12 @@ State = Literal["new", "owner", "viewer"]
 class Conversation:
     linger_s = 0.0
 
-    def __init__(self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None) -> None:
+    def __init__(
+        self, hub: SessionHub, outbox: Outbox, limits: ClientLimits, client: ClientAccount | None = None
+    ) -> None:
         self.state: State = "new"
         self.refusals = 0
-        """Of messages in a row."""
+        """Number of messages refused in a row."""
         self._hub = hub
         self._outbox = outbox
         self._limits = limits
@@ -99,37 +111,40 @@ class Conversation:
             if isinstance(said, bytes):
                 await self._take_frame(said)
             else:
-                message = self._read(said) if isinstance(said, str) else said
-                control_id = message.control.id[: self._limits.max_id_length] if isinstance(message, Steer) else ""
+                message = await self._read(said) if isinstance(said, str) else said
+                control_id = (
+                    message.control.id[: self._limits.max_id_length] if isinstance(message, Steer) else ""
+                )
                 await self._answer(message)
             self.refusals = 0
         except MillstreamError as error:
             self.refusals += 1
+            if isinstance(error, ProtocolError):
+                control_id = error.control_id or control_id
             code = code_of(error, "bad_message" if self.state == "new" else "bad_control")
             offer = _offer(error, self.state)
             self._outbox.put(ErrorMessage(code=code, message=str(error), control_id=control_id, offer=offer))
 
     @property
     def live_session(self) -> LiveSession | None:
-        """What it steers or watches; None before it does."""
+        """Session that the client steers or watches; None before it does."""
         return self._live_session
 
     @property
     def patience_s(self) -> float | None:
-        """How long it waits for the next message: for ever, once it knows what the client wants."""
+        """Seconds to wait for the next message; None, for ever, once it knows what the client wants."""
         return self._limits.hello_s if self.state == "new" else None
 
     def waited(self) -> bool:
-        self._outbox.put(ErrorMessage(code="bad_state", message=f"nothing was asked for within {self._limits.hello_s:g} s"))
+        self._outbox.put(
+            ErrorMessage(code="bad_state", message=f"nothing was asked for within {self._limits.hello_s:g} s")
+        )
         return False
 
     def leave(self) -> None:
-        """The connection is over; the session goes on without it."""
-        if self._live_session is None or self._viewer is None:
-            return
-        self._live_session.leave(self._viewer)
-        if self.state == "owner" and self._live_session.tape is not None:
-            self._hub.spawn(self._hub.recordings.stop(self._live_session))
+        """Leave the session as the connection ends; the session and its recording go on."""
+        if self._live_session is not None and self._viewer is not None:
+            self._live_session.remove_viewer(self._viewer)
 
     def say(self, item: Any) -> str | bytes | list[str]:
         """An item of the outbox as messages."""
@@ -148,31 +163,40 @@ class Conversation:
                 assert self._live_session is not None, "a rate without a session"
                 return encode(RateMessage(fps=fps, lead_s=self._live_session.request.lead_at(fps), note=note))
             case Waiting(position=position, expected_wait_s=wait, reason=reason):
-                return encode(WaitingMessage(position=position, expected_wait_s=wait, reason=reason))
+                session = (
+                    self._live_session.session_id if self._live_session and self.state == "owner" else ""
+                )
+                return encode(
+                    WaitingMessage(position=position, expected_wait_s=wait, reason=reason, session=session)
+                )
             case Noted(words=words):
                 return encode(NoteMessage(message=words))
-            case TapeLost(name=name):
+            case RecordingFailed(name=name):
                 return [encode(_recording(False, name))] if self.state == "owner" else []
             case Ended(cause=cause, reason=reason):
-                kept = self.state == "owner" and item == SHUTTING_DOWN and self._hub.limits.keep_chunks is not None
+                kept = (
+                    self.state == "owner"
+                    and item == SHUTTING_DOWN
+                    and self._hub.limits.keep_chunks is not None
+                )
                 return encode(EndedMessage(cause=cause, reason=reason, kept=kept))
             case _:
                 assert isinstance(item, ServerMessage), f"an outbox held {item!r}"
                 return encode(item)
 
-    def _read(self, text: str) -> AnyClientMessage:
+    async def _read(self, text: str) -> AnyClientMessage:
         self._messages.spend("messages")
         self._limits.check_size(text)
-        return decode(text)
+        return await self._hub.reader.read(self._client, len(text), lambda: decode(text, self._limits))
 
     async def _answer(self, message: AnyClientMessage) -> None:
-        """What is asked of a session that moves, its client asks again there."""
+        """Do what a message asks; drop it where the session has moved, as its client asks again there."""
         if isinstance(message, Ping):
             self._outbox.put(Pong(t=message.t))
         elif self._live_session is None:
             await self._do(message)
         else:
-            async with self._live_session.departure.answering() as stays:
+            async with self._live_session.handoff.answering() as stays:
                 if stays:
                     await self._do(message)
 
@@ -182,15 +206,19 @@ class Conversation:
                 self._start(message)
             case Attach(session=session, formats=formats):
                 self._refuse_twice()
-                self._client.check_session(session)
+                self._client.check_own(session)
                 format = choose_format(formats)
-                has = Has(message.seen, time.monotonic() + message.ahead_s)
-                found = await returning.attach(self._hub, session, self._client.key, client=self._client.name, has=has)
+                has = ViewerPosition(message.seen, time.monotonic() + message.ahead_s)
+                found = await self._hub.restorer.attach(
+                    session, self._client.key, client=self._client.name, has=has
+                )
                 self._watch(found, format, "owner", message)
             case View(view=view, formats=formats):
                 self._refuse_twice()
-                self._client.check_session(view)
-                self._watch(self._hub.find_view(view), choose_format(formats), "viewer", message)
+                self._client.check_view(view)
+                self._watch(
+                    self._hub.live_sessions.find_view(view), choose_format(formats), "viewer", message
+                )
             case Steer(control=control, at_chunk=at_chunk):
                 await self._steer(control, at_chunk, again=message.again)
             case DraftPrompt(control=draft):
@@ -198,15 +226,17 @@ class Conversation:
             case Preview():
                 live_session = self._own()
                 self._client.previews.spend("previews")
-                self._hub.spawn(self._preview(live_session, message))  # whatever is said meanwhile does not wait for it
+                self._hub.spawn(
+                    self._preview(live_session, message)
+                )  # whatever is said meanwhile does not wait for it
             case End():
-                self._hub.service.end(self._own().session_id)
+                self._own().end()
             case Record(on=on):
                 await self._record(self._own(), on)
             case Save():
                 live_session = self._own()
                 self._client.saves.spend("saves")
-                kept = await self._hub.save(live_session)
+                kept = await live_session.save()
                 self._outbox.put(Saved(snapshot=kept.name, bytes=kept.num_bytes))
             case StartOutput(url=url, kbps=kbps):
                 self._client.offers.spend("outputs")
@@ -217,18 +247,20 @@ class Conversation:
                 self._tell_outputs(self._own())
             case Fork(at_chunk=at_chunk):
                 self._controls.spend("controls")
-                branch, went = await branches.fork(self._hub, self._own(), at_chunk)
+                branch, went = await self._hub.branches.fork(self._own(), at_chunk)
                 self._outbox.put(Forked(session=branch.session_id, view=branch.view_id, **went.as_answer()))
             case Rewind(chunk=chunk):
                 self._controls.spend("controls")
-                went = await branches.rewind(self._hub, self._own(), chunk)
-                self._outbox.put(Rewound(**went.as_answer()))
+                await self._hub.branches.rewind(self._own(), chunk, self._tell_rewound)
             case Keep():
-                self._outbox.put(BranchKept(ended=branches.keep(self._hub, self._own())))
+                self._outbox.put(BranchKept(ended=self._hub.branches.end_others(self._own())))
             case Restore(snapshot=name, formats=formats):
                 self._refuse_twice()
                 format = choose_format(formats)
-                live_session = await returning.restore(self._hub, name, client=self._client.name, key=self._client.key)
+                client = self._client
+                live_session = await self._hub.restorer.restore(
+                    name, client=client.name, key=client.key, session_id=client.session_to_open()
+                )
                 self._watch(live_session, format, "owner", message)
 
     async def _steer(self, control: AnyControl, at_chunk: int | None, *, again: bool) -> None:
@@ -236,31 +268,71 @@ class Conversation:
         live_session = self._own()
         self._limits.check_id(control.id)
         known = live_session.receipts.find(control.id) if again else None
-        self._outbox.put(known or await self._hub.control(live_session, control, at_chunk))
+        self._outbox.put(known or await live_session.control(control, at_chunk=at_chunk))
 
     def _start(self, ask: Start) -> None:
         self._refuse_twice()
         format = choose_format(ask.formats)
         client = self._client
-        live_session = open_asked(self._hub, ask, client=client.name, key=client.key, session_id=client.session_id)
+        live_session = self._hub.open_asked(
+            ask, client=client.name, key=client.key, session_id=client.session_to_open()
+        )
         self._watch(live_session, format, "owner", ask)
 
+    def _tell_rewound(self, went: Went) -> None:
+        self._outbox.put(Rewound(**went.as_answer()))
+
     async def _record(self, live_session: LiveSession, on: bool) -> None:
-        self._outbox.put(_recording(on, await self._hub.recordings.switch(live_session, on)))
+        """A recording begins between two chunks: its film has those that the client gets after the answer,
+        and no other."""
+        if not on:
+            self._outbox.put(_recording(False, await live_session.recordings.stop_asked()))
+            return
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def begin() -> None:
+            if begun.cancelled():
+                return  # the client has gone meanwhile
+            try:
+                self._outbox.put(_recording(True, live_session.start_recording()))
+                begun.set_result(None)
+            except MillstreamError as error:
+                begun.set_exception(error)
+
+        live_session.between_chunks(begin)
+        await begun
 
     async def _preview(self, live_session: LiveSession, ask: Preview) -> None:
         try:
-            made = await futures.preview(self._hub, live_session, ask.prompts, ask.mode)
+            made = await live_session.preview(ask.prompts, ask.mode)
             self._outbox.put(Previews(futures=made.futures, note=made.note))
         except MillstreamError as error:
             self._outbox.put(ErrorMessage(code=code_of(error, "bad_control"), message=str(error)))
 
     def _watch(self, live_session: LiveSession, format: Format, state: State, opening: Opening) -> None:
         seen = opening.seen if isinstance(opening, (Attach, View)) else -1
-        self._viewer = live_session.join(format, self._outbox, owner=state == "owner", follows=opening.follow, seen=seen)
-        self._live_session, self.state = live_session, state
+        self._viewer = live_session.join(
+            format, self._outbox, owner=state == "owner", follows=opening.follow, seen=seen
+        )
+        self._live_session = live_session
+        self.state = state
+        if state == "viewer":
+            self._viewer.go_along = self._go_along
         if state == "owner" and self._hub.outputs.infos(live_session):
             self._tell_outputs(live_session)
+
+    def _go_along(self, kept: LiveSession) -> None:
+        """Watch the branch that its owner goes on with; the one it watches is about to end. Where there is no
+        room, it is told of the end."""
+        old = self._live_session
+        viewer = self._viewer
+        assert old is not None
+        assert viewer is not None
+        with suppress(Overloaded, UnknownSession):
+            self._viewer = kept.join(viewer.format, self._outbox, follows=viewer.follows)
+            self._viewer.go_along = self._go_along
+            self._live_session = kept
+            old.remove_viewer(viewer)
 
     def _tell_outputs(self, live_session: LiveSession) -> None:
         self._outbox.put(OutputsMessage(outputs=self._hub.outputs.infos(live_session)))
@@ -283,16 +355,23 @@ class Conversation:
         if feed is None or not live_session.request.takes_frames:
             raise ProtocolError("bad_state", 'this session takes no frames; start one with "input": true')
         if len(data) > self._limits.max_frame_bytes:
-            raise ProtocolError("too_large", f"a frame may have {self._limits.max_frame_bytes} bytes, got {len(data)}")
-        loop, limit = asyncio.get_running_loop(), self._limits.max_frame_pixels
-        frame = await loop.run_in_executor(self._hub.pool, lambda: read_frame(data, feed.size, max_pixels=limit))
+            raise ProtocolError(
+                "too_large", f"a frame may have {self._limits.max_frame_bytes} bytes, got {len(data)}"
+            )
+        loop = asyncio.get_running_loop()
+        limit = self._limits.max_frame_pixels
+        frame = await loop.run_in_executor(
+            self._hub.pool, lambda: read_frame(data, feed.size, max_pixels=limit)
+        )
         live_session.push(frame)
 
     def _live(self, note: str) -> LiveMessage:
-        live_session, viewer = self._live_session, self._viewer
+        live_session = self._live_session
+        viewer = self._viewer
         assert live_session is not None
         assert viewer is not None
         is_owner = self.state == "owner"
+        recording = live_session.recordings.active if is_owner else None
         return LiveMessage(
             session=live_session.session_id if is_owner else "",
             view=live_session.view_id,
@@ -301,11 +380,13 @@ class Conversation:
             paused=live_session.paused,
             note=note,
             journal=live_session.journal_name if is_owner else "",
+            recording="" if recording is None else _recording_url(recording.name),
+            recorded_s=0.0 if recording is None else recording.recording.taken_s,
         )
 
 
 def hello(card: ModelCard, limits: ClientLimits) -> Hello:
-    """What every client hears first."""
+    """Return the message that every client is sent first."""
     said = {name: float(value) for name, value in asdict(limits).items()}
     return Hello(
         model=card.name,
@@ -318,7 +399,11 @@ def hello(card: ModelCard, limits: ClientLimits) -> Hello:
 
 
 def _recording(on: bool, name: str) -> RecordingMessage:
-    return RecordingMessage(on=on, url=f"/v1/recordings/{name}" if name else "")
+    return RecordingMessage(on=on, url=_recording_url(name) if name else "")
+
+
+def _recording_url(name: str) -> str:
+    return f"/v1/recordings/{name}"
 
 
 def _receipt(receipt: Receipt) -> ReceiptMessage:
@@ -326,7 +411,7 @@ def _receipt(receipt: Receipt) -> ReceiptMessage:
 
 
 def _offer(error: MillstreamError, state: State) -> dict[str, Any] | None:
-    """What to ask for instead."""
+    """Return what to ask for instead of a refused start; None: nothing."""
     if not isinstance(error, Overloaded) or state != "new":
         return None
     return {"fps": error.fps} if error.fps is not None else {"wait": True} if error.can_wait else None

@@ -1,7 +1,7 @@
 """The native protocol's messages as the server reads and writes them. Knows no sockets and no sessions.
 
-They are `core/client_messages.py` and `core/server_messages.py`. Decoding is strict: an unknown field, type or version is
-refused in one line that says what is wrong.
+They are `core/client_messages.py` and `core/server_messages.py`. Decoding is strict: an unknown field, type
+or version is refused in one line that says what is wrong.
 """
 
 from __future__ import annotations
@@ -13,17 +13,34 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millstream.core.client_messages import FORMATS, VERSION, AnyClientMessage, Code, Format, Opening, ProtocolError
+from millstream.core.client_messages import (
+    FORMATS,
+    VERSION,
+    AnyClientMessage,
+    Code,
+    Format,
+    Opening,
+    ProtocolError,
+)
 from millstream.core.config import pixel_frames
-from millstream.core.errors import MillstreamError, NotAllowed, NotKept, Overloaded, UnknownFile, UnknownSession
+from millstream.core.errors import (
+    MillstreamError,
+    NotAllowed,
+    NotKept,
+    Overloaded,
+    UnknownFile,
+    UnknownSession,
+)
 from millstream.core.server_messages import ChunkHeader, Defaults, ServerMessage
+from millstream.server.access.limits import ClientLimits
 from millstream.server.sessions.outbox import EncodedChunk
 from millstream.session.pacing import Pace
 
 if TYPE_CHECKING:  # a gateway reads messages too, and has no model
-    from millstream.server.sessions.hub import ModelCard
+    from millstream.server.sessions.model_card import ModelCard
 
 MAX_FORMATS = 16
+LIMITS = ClientLimits()
 
 
 class _Envelope(msgspec.Struct, frozen=True):
@@ -33,22 +50,48 @@ class _Envelope(msgspec.Struct, frozen=True):
     version: Any = None
 
 
+class _Named(msgspec.Struct, frozen=True):
+    id: str = ""
+
+
+class _Controlling(msgspec.Struct, frozen=True):
+    """As much of a message as says which control it is about."""
+
+    control: _Named
+
+
 _ENVELOPES = msgspec.json.Decoder(_Envelope)
+_CONTROLLING = msgspec.json.Decoder(_Controlling)
 _MESSAGES: msgspec.json.Decoder[AnyClientMessage] = msgspec.json.Decoder(AnyClientMessage)
 OPENINGS = ("start", "attach", "view", "restore")
 
 
-def decode(text: str | bytes) -> AnyClientMessage:
-    """One message. Raises `ProtocolError` with what is wrong, the version first."""
-    with _refusing():
-        envelope = _ENVELOPES.decode(text)
-        if envelope.type in OPENINGS:
-            _check_version(envelope.version)
-        return _MESSAGES.decode(text)
+def decode(text: str | bytes, limits: ClientLimits = LIMITS) -> AnyClientMessage:
+    """One message. Raises `ProtocolError` with what is wrong, the version first, and with the id of a
+    control."""
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    limits.check_json(data)
+    try:
+        with _refusing():
+            envelope = _ENVELOPES.decode(data)
+            if envelope.type in OPENINGS:
+                _check_version(envelope.version)
+            return _MESSAGES.decode(data)
+    except ProtocolError as error:
+        error.control_id = _control_id_in(data)[: limits.max_id_length]
+        raise
+
+
+def _control_id_in(data: bytes) -> str:
+    """Return the `id` of an invalid control; empty if even that cannot be read."""
+    try:
+        return _CONTROLLING.decode(data).control.id
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return ""
 
 
 def read_opening(fields: dict[str, Any]) -> Opening:
-    """The same of a first message that came as part of another and is parsed already."""
+    """Read a first message that came as part of another and is parsed already."""
     if fields.get("type") not in OPENINGS:
         raise ProtocolError("bad_state", f"an offer begins with one of {', '.join(OPENINGS)}")
     _check_version(fields.get("version"))
@@ -67,11 +110,13 @@ def _refusing() -> Iterator[None]:
 
 def _check_version(version: Any) -> None:
     if version != VERSION:
-        raise ProtocolError("bad_version", f'say "version": {VERSION}; this server speaks no other, got {version!r:.40}')
+        raise ProtocolError(
+            "bad_version", f'say "version": {VERSION}; this server speaks no other, got {version!r:.40}'
+        )
 
 
 def code_of(error: MillstreamError, otherwise: Code) -> Code:
-    """What an error is called; `otherwise` where none of its own fits."""
+    """Return the code of an error; `otherwise` where none of its own fits."""
     match error:
         case ProtocolError(code=code):
             return code
@@ -87,7 +132,7 @@ def code_of(error: MillstreamError, otherwise: Code) -> Code:
 
 
 def choose_format(wanted: Sequence[str]) -> Format:
-    """The first that is known: a client may name formats of later versions."""
+    """Return the first format that is known: a client may name formats of later versions."""
     chosen = next((format for name in wanted[:MAX_FORMATS] for format in FORMATS if format == name), None)
     if chosen is None:
         raise ProtocolError("bad_message", f"formats must name one of {', '.join(FORMATS)}")
@@ -95,7 +140,7 @@ def choose_format(wanted: Sequence[str]) -> Format:
 
 
 def defaults_of(card: ModelCard) -> Defaults:
-    """What a session is where nothing else is said."""
+    """Return the settings of a session where its client names none."""
     stream = card.stream
     pace = Pace(fps=stream.fps, chunk_frames=pixel_frames(1, stream.frames_per_chunk), lead_s=card.lead_s)
     return Defaults(
@@ -121,21 +166,21 @@ def with_header(header: ServerMessage, *parts: bytes) -> bytes:
 
 
 def picture_bytes(picture: EncodedChunk) -> bytes:
-    info = picture.info
+    chunk = picture.chunk
     header = ChunkHeader(
-        index=info.index,
-        epoch=info.epoch,
-        media_s=info.media_s,
-        fps=info.fps,
-        frames=info.num_frames,
+        index=chunk.index,
+        epoch=chunk.epoch,
+        media_s=chunk.media_s,
+        fps=chunk.fps,
+        frames=chunk.num_frames,
         format=picture.format,
         sizes=tuple(len(part) for part in picture.parts),
-        prompts=info.prompts,
-        unknown=info.unknown,
-        receipts=info.receipts,
-        total_ms=info.total_ms,
-        phases_ms=info.phases_ms,
-        late_s=info.late_s,
+        prompts=chunk.prompts,
+        unknown=chunk.unknown,
+        receipts=chunk.receipts,
+        total_ms=chunk.timing.total_ms,
+        phases_ms=dict(chunk.timing.phases_ms),
+        late_s=chunk.late_s,
         dropped=picture.dropped,
     )
     return with_header(header, *picture.parts)

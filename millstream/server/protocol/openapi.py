@@ -17,13 +17,19 @@ NOT_DESCRIBED = {
     "/v1/realtime_video/generate": SOCKET,
     "/v1/realtime/video": SOCKET,
     "/session/{id}": SOCKET,
+    "/{path:path}": "no WebSocket is anywhere else: 404",
     "": "the page and its files, for browsers",
 }
-"""What else is served, by path, and why it is not here."""
+"""Other served paths, and why each is not described here."""
 
 
 def schema(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    kinds = {kind for each in endpoints for kind in (each.body, each.answer, each.error) if kind not in (None, bytes)}
+    kinds = {
+        kind
+        for each in endpoints
+        for kind in (each.body, each.answer, each.error)
+        if kind not in (None, bytes)
+    }
     ordered = sorted(kinds, key=lambda kind: kind.__name__)
     refs, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     named = dict(zip(ordered, refs, strict=True))
@@ -36,10 +42,14 @@ def schema(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
             "title": "Millstream",
             "version": __version__,
             "license": {"name": "Apache-2.0"},
-            "description": "Not described here: " + "; ".join(f"{path or '/'} ({why})" for path, why in NOT_DESCRIBED.items()),
+            "description": "Not described here: "
+            + "; ".join(f"{path or '/'} ({why})" for path, why in NOT_DESCRIBED.items()),
         },
         "paths": paths,
-        "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
         "security": [{}, {"key": []}],
     }
 
@@ -54,7 +64,10 @@ def _operation(endpoint: Endpoint, named: dict[Any, dict[str, Any]]) -> dict[str
         ],
         "responses": {
             str(endpoint.status): _answer(endpoint, named),
-            "default": {"description": "What is wrong.", "content": {JSON: {"schema": named[endpoint.error]}}},
+            "default": {
+                "description": "What is wrong.",
+                "content": {JSON: {"schema": named[endpoint.error]}},
+            },
         },
     }
     if endpoint.body is bytes:

@@ -1,9 +1,10 @@
 """OSC to controls: `/millstream/noise_scale 0.5` from a desk, a phone or a patch steers a session.
 
-Which addresses there are follows from `core/controls.py`: a control's type, then its fields in order. Whoever can send here may
-steer, so it listens on this machine unless another address was named, and there a session is steered by its id alone.
-A flood is bounded: so many messages are read at a time, the newest of each address counts, and what the kernel cannot hold
-meanwhile is lost. A control takes the place of the last one of its address that still waits, so a chunk sees one of each.
+Which addresses there are follows from `core/controls.py`: a control's type, then its fields in order. Whoever
+can send here may steer, so it listens on this machine unless another address was named, and there a session
+is steered by its id alone. A flood is bounded: so many messages are read at a time, the newest of each
+address counts, and what the kernel cannot hold meanwhile is lost. A control takes the place of the last one
+of its address that still waits, so a chunk sees one of each.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from msgspec import inspect
 from millstream.core.client_messages import ProtocolError
 from millstream.core.controls import AnyControl, Control, Receipt
 from millstream.core.errors import ConfigError, MillstreamError
+from millstream.core.keys import NAMELESS
 from millstream.core.undo import undone_by
 from millstream.server.access.auth import is_local
-from millstream.server.access.keys import NAMELESS
-from millstream.server.access.limits import TokenBucket
+from millstream.server.access.limits import ClientLimits, TokenBucket
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.live_session import LiveSession
 from millstream.server.transport import osc
@@ -38,13 +39,13 @@ ROOT = "millstream"
 WHOLE = "control"
 """The address of any control, written out as the native protocol has it."""
 CYCLE_S = 0.02
-"""From one reading to the next."""
+"""Seconds from one reading to the next."""
 MAX_PER_CYCLE = 512
-"""Packets; a large one counts as several."""
+"""Most packets read in a cycle; a large one counts as several."""
 PACKET_BYTES = 64
-"""Of one that counts as one."""
+"""Bytes below which a packet counts as one."""
 MAX_ADDRESSES = 256
-"""That wait to be read, and controls whose receipts are owed."""
+"""Most addresses that wait to be read, and most controls whose receipts are owed."""
 MAX_BYTES = 65_536
 BUFFER_BYTES = 2**20
 ANSWERS_PER_S = 100.0
@@ -61,11 +62,11 @@ _About = tuple[str, type[Control]]
 class OscPort(NamedTuple):
     socket: socket.socket
     is_open: bool
-    """Whether a message that names no session steers the newest one."""
+    """True if a message that names no session steers the newest one."""
 
 
 class _Heard(NamedTuple):
-    """The newest message of an address."""
+    """Newest message of an address."""
 
     data: bytes
     sender: Sender
@@ -80,7 +81,8 @@ class _Owed(NamedTuple):
 
     @property
     def known(self) -> Receipt | None:
-        """The last of its receipts. One of an earlier chunk is that of a control before it, which had the same id."""
+        """The last of its receipts. One of an earlier chunk is that of a control before it, which had the
+        same id."""
         receipt = self.live_session.receipts.find(self.queued.control_id)
         is_older = receipt is not None and receipt.chunk_index < self.queued.chunk_index
         return self.queued if is_older else receipt
@@ -100,23 +102,25 @@ def bind_osc(place: str, *, insecure: bool) -> OscPort:
             bound.setblocking(False)
             bound.bind(address)
     except OSError as error:
-        raise ConfigError(f"cannot listen on --osc {place}: {error.strerror}; choose another port or address") from None
+        raise ConfigError(
+            f"cannot listen on --osc {place}: {error.strerror}; choose another port or address"
+        ) from None
     return OscPort(bound, insecure or is_local(host))
 
 
 class _Field(NamedTuple):
-    """One that a message may have behind its address."""
+    """Field that a message may have behind its address."""
 
     name: str
     is_whole: bool
-    """Whether it is a whole number."""
+    """True if it is a whole number."""
     takes_all: bool
-    """Whether every argument belongs to it."""
+    """True if every argument belongs to it."""
 
 
 @cache
 def fields_of(name: str) -> tuple[_Field, ...]:
-    """Of a control, in order: all but its id and what has fields of its own."""
+    """Return the fields of a control in order: all but its id and those that have fields of their own."""
     found = list[_Field]()
     for each in msgspec.structs.fields(KINDS[name]):
         kind = inspect.type_info(each.type)
@@ -128,12 +132,16 @@ def fields_of(name: str) -> tuple[_Field, ...]:
 
 
 def control_of(name: str, given: Sequence[osc.Argument]) -> AnyControl | None:
-    """The control that a message asks for; None: a button was let go. Raises what is wrong with it."""
+    """Return the control that a message asks for; None: a button was let go. Raises what is wrong with it."""
     try:
         if name == WHOLE and len(given) == 1 and isinstance(given[0], str):
-            return cast(AnyControl, msgspec.json.decode(given[0], type=AnyControl))
+            data = given[0].encode("utf-8", "surrogatepass")
+            ClientLimits().check_json(data)
+            return cast(AnyControl, msgspec.json.decode(data, type=AnyControl))
         if name not in KINDS:
-            raise ProtocolError("not_found", f"the controls are {', '.join(KINDS)}, and {WHOLE} with one as JSON")
+            raise ProtocolError(
+                "not_found", f"the controls are {', '.join(KINDS)}, and {WHOLE} with one as JSON"
+            )
         fields = fields_of(name)
         if not fields and len(given) == 1 and not given[0]:
             return None
@@ -146,8 +154,13 @@ def _values(name: str, fields: Sequence[_Field], given: Sequence[osc.Argument]) 
     if fields and fields[0].takes_all:
         return {fields[0].name: given}
     if len(given) > max(len(fields), 1):
-        raise ProtocolError("bad_control", f"{name} takes {' '.join(each.name for each in fields) or 'nothing'}, and no more")
-    return {each.name: _rounded(value) if each.is_whole else value for each, value in zip(fields, given, strict=False)}
+        raise ProtocolError(
+            "bad_control", f"{name} takes {' '.join(each.name for each in fields) or 'nothing'}, and no more"
+        )
+    return {
+        each.name: _rounded(value) if each.is_whole else value
+        for each, value in zip(fields, given, strict=False)
+    }
 
 
 def _rounded(value: osc.Argument) -> osc.Argument:
@@ -190,7 +203,9 @@ class OscListener:
                 left -= 1 + len(packet) // PACKET_BYTES
                 self._hear(packet, sender)
                 packet, sender = self.port.socket.recvfrom(MAX_BYTES)
-            self._warn("more OSC comes than is read: %s; of each address the newest that is read counts", sender[0])
+            self._warn(
+                "more OSC comes than is read: %s; of each address the newest that is read counts", sender[0]
+            )
 
     def _hear(self, packet: bytes, sender: Sender) -> None:
         try:
@@ -204,7 +219,8 @@ class OscListener:
                 self._heard[address] = _Heard(data, sender)
 
     async def _steer(self) -> None:
-        heard, self._heard = self._heard, {}
+        heard = self._heard
+        self._heard = {}
         for address, (data, sender) in heard.items():
             try:
                 await self._control(address, data, sender)
@@ -218,12 +234,12 @@ class OscListener:
         control = control_of(names[-1], osc.arguments(data))
         if control is None:
             return
-        live_session = self.hub.find(names[0]) if len(names) == 2 else self._newest()
-        if await live_session.departure.has_left():
+        live_session = self.hub.live_sessions.find(names[0]) if len(names) == 2 else self._newest()
+        if await live_session.handoff.has_left():
             raise ProtocolError("not_found", "the session has moved to another server")
         about = address, type(control)
         named = msgspec.structs.replace(control, id=self._id(about, live_session))
-        receipt = await self.hub.control(live_session, named)
+        receipt = await live_session.control(named)
         if len(self._owed) < MAX_ADDRESSES:
             self._owed[about] = _Owed(live_session, receipt, sender)
         self._answer(sender, "receipt", address, receipt.state, receipt.chunk_index)
@@ -231,7 +247,7 @@ class OscListener:
     def _newest(self) -> LiveSession:
         if not self.port.is_open:
             raise ProtocolError("not_found", f"name the session: /{ROOT}/SESSION/CONTROL")
-        sessions = self.hub.sessions_of(NAMELESS)
+        sessions = self.hub.live_sessions.of_key(NAMELESS)
         if not sessions:
             raise ProtocolError("not_found", "no session is there to steer; start one")
         return sessions[-1]

@@ -1,7 +1,8 @@
-"""REST for other people's tools: send a session's pictures to an address, or fetch them from one, as MJPEG or as HLS.
+"""REST for other people's tools: send a session's pictures to an address, or fetch them from one, as MJPEG or
+as HLS.
 
-What is sent is its owner's to say (`server/sessions/outputs`); what is fetched is by its view link, which only shows it.
-Players cannot set headers, so addresses below `/v1/views` take a key as `?api_key=KEY`.
+What is sent is its owner's to say (`server/sessions/outputs`); what is fetched is by its view link, which
+only shows it. Players cannot set headers, so addresses below `/v1/views` take a key as `?api_key=KEY`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from millstream.server.sessions.paced_frames import PacedFrames
 
 BOUNDARY = "picture"
 MJPEG = f"multipart/x-mixed-replace; boundary={BOUNDARY}"
-PLAYLIST, FRAGMENT = "application/vnd.apple.mpegurl", "video/mp4"
+PLAYLIST = "application/vnd.apple.mpegurl"
+FRAGMENT = "video/mp4"
 FIRST_PICTURE_S = 20.0
 """That a player is kept waiting for a list with something in it."""
 FRESH = {"Cache-Control": "no-store"}
@@ -44,8 +46,8 @@ async def stop_output(server: ServerState, words: Mapping[str, str], body: None)
 
 
 async def play_mjpeg(server: ServerState, words: Mapping[str, str], request: Request) -> Response:
-    server.client.check_session(words["view"])
-    live_session = server.hub.find_view(words["view"])
+    server.client.check_view(words["view"])
+    live_session = server.hub.live_sessions.find_view(words["view"])
     if request.method == "HEAD":  # who asks for no pictures would wait for their end
         return Response(media_type=MJPEG, headers=FRESH)
     pictures = _pictures(live_session)
@@ -54,9 +56,11 @@ async def play_mjpeg(server: ServerState, words: Mapping[str, str], request: Req
 
 
 async def _pictures(live_session: LiveSession) -> AsyncIterator[bytes]:
-    """Each as a part of its own, when it is due. A picture is shown when the next part begins, so that follows at once."""
+    """Each as a part of its own, when it is due. A picture is shown when the next part begins, so that
+    follows at once."""
     outbox = Outbox()
-    viewer, shown = live_session.join("jpeg", outbox), PacedFrames(outbox)
+    viewer = live_session.join("jpeg", outbox)
+    shown = PacedFrames(outbox)
     try:
         yield b""
         yield f"--{BOUNDARY}\r\n".encode()
@@ -66,41 +70,42 @@ async def _pictures(live_session: LiveSession) -> AsyncIterator[bytes]:
     except ClientGone:
         return
     finally:
-        live_session.leave(viewer)
+        live_session.remove_viewer(viewer)
 
 
 class HlsShelves:
-    """Of one server, by view link."""
+    """HLS shelves of one server, by view link."""
 
     def __init__(self) -> None:
         self._shelves: dict[str, HlsShelf] = {}
 
     async def play_hls(self, server: ServerState, words: Mapping[str, str], request: Request) -> Response:
-        server.client.check_session(words["view"])
+        server.client.check_view(words["view"])
         shelf = self._shelves.get(words["view"]) or self._begin(server, words["view"])
         try:
             async with asyncio.timeout(FIRST_PICTURE_S):
                 await shelf.begun.wait()
         except TimeoutError:
             raise Overloaded("there is no picture yet; ask again") from None
-        query = f"?{request.url.query}" if request.url.query else ""
+        asked = request.scope["query_string"].decode("latin-1")
+        query = f"?{asked}" if asked else ""
         return Response(shelf.playlist(query), media_type=PLAYLIST, headers=FRESH)
 
     async def play_segment(self, server: ServerState, words: Mapping[str, str], body: None) -> Response:
-        server.client.check_session(words["view"])
+        server.client.check_view(words["view"])
         shelf = self._shelves.get(words["view"])
         if shelf is None:
-            server.hub.find_view(words["view"])  # raises where there is no such session
+            server.hub.live_sessions.find_view(words["view"])  # raises where there is no such session
             raise Overloaded("ask for live.m3u8 first; segments are made while somebody does")
         return Response(shelf.segment(words["segment"]), media_type=FRAGMENT)
 
     def _begin(self, server: ServerState, view: str) -> HlsShelf:
-        shelf = self._shelves[view] = HlsShelf(server.hub.find_view(view))
+        shelf = self._shelves[view] = HlsShelf(server.hub.live_sessions.find_view(view))
         server.hub.spawn(self._attend(view, shelf))
         return shelf
 
     async def _attend(self, view: str, shelf: HlsShelf) -> None:
-        """What is over can be played to its end."""
+        """Run a shelf; keep it for a while after the end, so that it can be played to its end."""
         try:
             await shelf.run()
         finally:
@@ -108,11 +113,14 @@ class HlsShelves:
 
 
 def endpoints() -> list[Endpoint]:
-    shelves, outputs, view = HlsShelves(), "/v1/sessions/{session}/outputs", f"{VIEWS}{{view}}"
+    shelves = HlsShelves()
+    outputs = "/v1/sessions/{session}/outputs"
+    view = f"{VIEWS}{{view}}"
     return [
         Endpoint(
             method="POST", path=outputs, does=start_output, body=OutputAsk, answer=OutputInfo, status=201,
-            says="Send its pictures to an RTMP or SRT address, a virtual camera or by NDI, where --allow-output lets it.",
+            says="Send its pictures to an RTMP or SRT address, a virtual camera or by NDI, where "
+                 "--allow-output lets it.",
         ),
         Endpoint(method="GET", path=outputs, does=list_outputs, answer=OutputList, says="Its outputs, and how they do."),
         Endpoint(method="DELETE", path=f"{outputs}/{{output}}", does=stop_output, status=204, says="End an output."),

@@ -1,7 +1,7 @@
 """REST: sessions, controls and what is kept of them, for programs that do not hold a socket.
 
-`ENDPOINTS` is the whole of it, but for branches (`branching.py`). Session ids are not listed: whoever knows one owns it, if
-they bring the key that opened it.
+`ENDPOINTS` is the whole of it, but for branches (`branching.py`). Session ids are not listed: whoever knows
+one owns it, if they bring the key that opened it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from millstream.core.server_messages import Defaults
 from millstream.server.protocol.bodies import first_bytes, limited
 from millstream.server.protocol.endpoints import Endpoint, ServerState
 from millstream.server.protocol.messages import defaults_of
-from millstream.server.protocol.session_request import open_asked, request_of
-from millstream.server.sessions import returning
-from millstream.server.sessions.archive import Archive
+from millstream.server.sessions.archive import Archive, begun_journal
 from millstream.server.sessions.file_store import Kind, within_quota
 from millstream.server.sessions.live_session import LiveSession
 from millstream.serving.notices import Ended, Waiting
@@ -87,14 +85,15 @@ class SessionInfo(SessionSummary, frozen=True, kw_only=True):
     prompts: tuple[WeightedPrompt, ...]
     config: dict[str, Any]
     journal: str
-    """The name of its journal once it has ended, at /v1/journals; empty where it has none."""
+    """Name of its journal once it has ended, at /v1/journals; empty where it has none."""
     shared: int
-    """Chunks that it had from a session that began alike: same prompt, seed and settings. They share memory until they part."""
+    """Chunks that it had from a session that began alike: same prompt, seed and settings. They share memory
+    until they part."""
     notes: tuple[str, ...]
-    """What its people were told besides, the newest last."""
+    """Other notes that its clients were sent, the newest last."""
     cause: str
     reason: str
-    """Of one that has ended, as in `ended`; empty before."""
+    """Reason for which it ended, as in `ended`; empty before."""
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,17 +129,24 @@ async def list_models(server: ServerState, words: Mapping[str, str], body: None)
 async def show_model(server: ServerState, words: Mapping[str, str], body: None) -> ModelInfo:
     card = server.hub.card
     if words["model"] != card.name:
-        raise ProtocolError("not_found", f"the model {words['model'][:40]!r} does not exist here; there is {card.name!r}")
-    return ModelInfo(id=card.name, created=int(server.began), defaults=defaults_of(card), examples=card.examples)
+        raise ProtocolError(
+            "not_found", f"the model {words['model'][:40]!r} does not exist here; there is {card.name!r}"
+        )
+    return ModelInfo(
+        id=card.name, created=int(server.began), defaults=defaults_of(card), examples=card.examples
+    )
 
 
 async def list_sessions(server: ServerState, words: Mapping[str, str], body: None) -> SessionList:
-    return SessionList(sessions=tuple(SessionSummary(**_summary(each)) for each in server.hub.sessions_of(server.client.key)))
+    own = server.hub.live_sessions.of_key(server.client.key)
+    return SessionList(sessions=tuple(SessionSummary(**_summary(each)) for each in own))
 
 
 async def open_session(server: ServerState, words: Mapping[str, str], body: Ask) -> SessionInfo:
     client = server.client
-    return _info(open_asked(server.hub, body, client=client.name, key=client.key, session_id=client.session_id))
+    return _info(
+        server.hub.open_asked(body, client=client.name, key=client.key, session_id=client.session_to_open())
+    )
 
 
 async def show_session(server: ServerState, words: Mapping[str, str], body: None) -> SessionInfo:
@@ -148,13 +154,15 @@ async def show_session(server: ServerState, words: Mapping[str, str], body: None
 
 
 async def end_session(server: ServerState, words: Mapping[str, str], body: None) -> None:
-    server.hub.service.end(server.session(words).session_id)
+    server.session(words).end()
 
 
 async def check_session(server: ServerState, words: Mapping[str, str], body: Ask) -> Checked:
     live_session = server.session(words)
     try:
-        server.hub.service.check(request_of(server.hub, body, live_session.key), instead_of=live_session.session_id)
+        server.hub.service.check(
+            server.hub.request_asked(body, live_session.key), instead_of=live_session.session_id
+        )
     except MillstreamError as error:
         return Checked(obstacle=str(error))
     return Checked()
@@ -162,7 +170,7 @@ async def check_session(server: ServerState, words: Mapping[str, str], body: Ask
 
 async def control_session(server: ServerState, words: Mapping[str, str], body: ControlAsk) -> Receipt:
     server.limits.check_id(body.control.id)
-    return await server.hub.control(server.session(words), body.control, body.at_chunk)
+    return await server.session(words).control(body.control, at_chunk=body.at_chunk)
 
 
 async def list_receipts(server: ServerState, words: Mapping[str, str], body: None) -> ReceiptList:
@@ -170,22 +178,28 @@ async def list_receipts(server: ServerState, words: Mapping[str, str], body: Non
 
 
 async def record_session(server: ServerState, words: Mapping[str, str], body: RecordingAsk) -> RecordingState:
-    name = await server.hub.recordings.switch(server.session(words), body.on)
+    live_session = server.session(words)
+    name = live_session.start_recording() if body.on else await live_session.recordings.stop_asked()
     return RecordingState(on=body.on, url=f"/v1/recordings/{name}")
 
 
 async def save_session(server: ServerState, words: Mapping[str, str], body: None) -> FileInfo:
     server.client.saves.spend("saves")
-    kept = await server.hub.save(server.session(words))
+    kept = await server.session(words).save()
     return FileInfo(name=kept.name, url=f"/v1/snapshots/{kept.name}", bytes=kept.num_bytes)
 
 
 async def restore_session(server: ServerState, words: Mapping[str, str], body: None) -> SessionInfo:
-    return _info(await returning.restore(server.hub, words["name"], client=server.client.name, key=server.client.key))
+    client = server.client
+    session_id = client.session_to_open()
+    found = await server.hub.restorer.restore(
+        words["name"], client=client.name, key=client.key, session_id=session_id
+    )
+    return _info(found)
 
 
 async def list_recordings(server: ServerState, words: Mapping[str, str], body: None) -> FileList:
-    return _listed(server.archive, "recordings", server.known_session(words).recordings)
+    return _listed(server.archive, "recordings", server.known_session(words).recordings.names)
 
 
 async def list_snapshots(server: ServerState, words: Mapping[str, str], body: None) -> FileList:
@@ -193,16 +207,23 @@ async def list_snapshots(server: ServerState, words: Mapping[str, str], body: No
 
 
 async def download_live_journal(server: ServerState, words: Mapping[str, str], body: None) -> Response:
-    file = server.archive.journal_path(server.session(words).request.journal).open("rb")
+    file = begun_journal(server.session(words).request.journal).path.open("rb")
     num_bytes = os.fstat(file.fileno()).st_size  # it goes on growing, and what was promised is sent
-    headers = {"content-length": str(num_bytes), "content-disposition": 'attachment; filename="session.jsonl"'}
-    return StreamingResponse(first_bytes(file, num_bytes), headers=headers, media_type=MEDIA_TYPES["journals"])
+    headers = {
+        "content-length": str(num_bytes),
+        "content-disposition": 'attachment; filename="session.jsonl"',
+    }
+    return StreamingResponse(
+        first_bytes(file, num_bytes), headers=headers, media_type=MEDIA_TYPES["journals"]
+    )
 
 
 async def download_recording(server: ServerState, words: Mapping[str, str], body: None) -> Response:
     """Without a file name: a page's own would not count beside it, and it knows what was shown."""
     kept = server.archive.store.find("recordings", words["name"])
-    return FileResponse(kept.path, media_type=MEDIA_TYPES["recordings"], headers={"content-disposition": "attachment"})
+    return FileResponse(
+        kept.path, media_type=MEDIA_TYPES["recordings"], headers={"content-disposition": "attachment"}
+    )
 
 
 async def download_journal(server: ServerState, words: Mapping[str, str], body: None) -> Response:
@@ -214,12 +235,14 @@ async def download_snapshot(server: ServerState, words: Mapping[str, str], body:
 
 
 async def upload_snapshot(server: ServerState, words: Mapping[str, str], body: Request) -> FileInfo:
-    archive, key = server.archive, server.client.key
-    key.check_steering()
+    archive = server.archive
+    key = server.client.key
     server.client.uploads.spend("uploads")
     with server.uploads.one_by(server.client.name):
         pieces = limited(body, MAX_UPLOAD_BYTES)
-        kept = await within_quota(key, archive.store, lambda: archive.take_in(pieces, owner=server.client.name))
+        kept = await within_quota(
+            key, archive.store, lambda: archive.import_snapshot(pieces, owner=server.client.name)
+        )
     return FileInfo(name=kept.name, url=f"/v1/snapshots/{kept.name}", bytes=kept.num_bytes)
 
 
@@ -250,7 +273,8 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="GET", path="/v1/sessions/{session}/controls", does=list_receipts, answer=ReceiptList,
-        says="The last receipt of each control, whoever asked for it: queued, or applied at a chunk. The newest come last.",
+        says="The last receipt of each control, whoever asked for it: queued, or applied at a chunk. The "
+             "newest come last.",
     ),
     Endpoint(
         method="POST", path="/v1/sessions/{session}/recording", does=record_session, body=RecordingAsk, answer=RecordingState,
@@ -297,13 +321,13 @@ ENDPOINTS = (
 
 
 def _summary(live_session: LiveSession) -> dict[str, Any]:
-    waiting = live_session.state if isinstance(live_session.state, Waiting) else None
+    waiting = live_session.status if isinstance(live_session.status, Waiting) else None
     return dict(
-        state="starting" if live_session.state is None else type(live_session.state).__name__.lower(),
+        state="starting" if live_session.status is None else type(live_session.status).__name__.lower(),
         position=0 if waiting is None else waiting.position,
         viewers=len(live_session.viewers),
-        chunk_index=None if live_session.last_info is None else live_session.last_info.index,
-        recording=live_session.tape is not None,
+        chunk_index=None if live_session.last_chunk is None else live_session.last_chunk.index,
+        recording=live_session.recordings.active is not None,
     )
 
 
@@ -316,15 +340,17 @@ def _info(live_session: LiveSession) -> SessionInfo:
         config=live_session.config_now(),
         journal=live_session.journal_name,
         shared=live_session.shared,
-        notes=tuple(note.words for note in live_session.notes),
-        cause=live_session.state.cause if isinstance(live_session.state, Ended) else "",
-        reason=live_session.state.reason if isinstance(live_session.state, Ended) else "",
+        notes=tuple(note.words for note in live_session.viewers.notes),
+        cause=live_session.status.cause if isinstance(live_session.status, Ended) else "",
+        reason=live_session.status.reason if isinstance(live_session.status, Ended) else "",
     )
 
 
 def _listed(archive: Archive, kind: Kind, names: Iterable[str]) -> FileList:
     kept = [archive.store.get(kind, name) for name in names]
-    files = tuple(FileInfo(name=k.name, url=f"/v1/{kind}/{k.name}", bytes=k.num_bytes) for k in kept if k is not None)
+    files = tuple(
+        FileInfo(name=k.name, url=f"/v1/{kind}/{k.name}", bytes=k.num_bytes) for k in kept if k is not None
+    )
     return FileList(files=files)
 
 

@@ -1,8 +1,10 @@
-"""Clips as OpenAI's clients ask for them: `POST /v1/videos`, ask again until it is `completed`, fetch its content.
+"""Clips as OpenAI's clients ask for them: `POST /v1/videos`, ask again until it is `completed`, fetch its
+content.
 
-A clip is a session like any other, through the same admission and under the same limits: recorded at the model's own frame
-rate, however fast the device is, and ended after the whole chunks that hold it. It may wait in line, and nobody need watch it.
-What is known of clips is bounded (`MAX_VIDEOS`, and `MAX_UNFINISHED` of one client) and forgotten with the server; files stay.
+A clip is a session like any other, through the same admission and under the same limits: recorded at the
+model's own frame rate, however fast the device is, and ended after the whole chunks that hold it. It may wait
+in line, and nobody need watch it. What is known of clips is bounded (`MAX_VIDEOS`, and `MAX_UNFINISHED` of
+one client) and forgotten with the server; files stay.
 """
 
 from __future__ import annotations
@@ -21,19 +23,19 @@ from starlette.responses import FileResponse, Response
 from millstream.core.client_messages import Ask, ProtocolError
 from millstream.core.config import chunks_for
 from millstream.core.errors import MillstreamError, Overloaded, UnknownFile, UnknownSession
+from millstream.core.keys import Key
 from millstream.core.schedule import even_steps
-from millstream.server.access.keys import Key
 from millstream.server.access.shares import Quota
+from millstream.server.protocol.bodies import json_response
 from millstream.server.protocol.endpoints import Endpoint, ServerState, status_of
 from millstream.server.protocol.forms import read_fields
-from millstream.server.protocol.session_request import open_asked
 from millstream.server.sessions.live_session import LiveSession
 from millstream.serving.notices import Ended, Waiting
 
 MAX_VIDEOS = 256
-"""That are remembered; the oldest finished one is forgotten first."""
+"""Most videos that are remembered; the oldest finished one is forgotten first."""
 MAX_UNFINISHED = 8
-"""Of one client; all together may have an eighth more, or one."""
+"""Most unfinished videos of one client; all together may have an eighth more, or one."""
 MAX_SECONDS = 600
 DEFAULT_SECONDS = 4
 MAX_STEPS = 16
@@ -83,7 +85,7 @@ class VideoList(msgspec.Struct, frozen=True, kw_only=True):
     first_id: str | None
     last_id: str | None
     has_more: bool = False
-    """Those that are remembered are all there are."""
+    """False: the list has all videos that are remembered."""
 
 
 class VideoDeleted(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,26 +125,28 @@ class AskedVideo:
 
     @property
     def status(self) -> Status:
-        state = self.live_session.state
-        if not isinstance(state, Ended):
-            return "queued" if state is None or isinstance(state, Waiting) else "in_progress"
-        if self.live_session.recordings and self.num_done >= self.num_chunks:
+        status = self.live_session.status
+        if not isinstance(status, Ended):
+            return "queued" if status is None or isinstance(status, Waiting) else "in_progress"
+        if self.live_session.recordings.names and self.num_done >= self.num_chunks:
             return "completed"
-        return "failed" if self.live_session.settled else "in_progress"
+        return "failed" if self.live_session.state.name == "closed" else "in_progress"
 
     @property
     def num_done(self) -> int:
-        """Of its chunks."""
-        return 0 if self.live_session.last_info is None else self.live_session.last_info.index + 1
+        """Number of its chunks that are done."""
+        return 0 if self.live_session.last_chunk is None else self.live_session.last_chunk.index + 1
 
     @property
     def failure(self) -> VideoFailure | None:
-        state = self.live_session.state
-        if self.status != "failed" or not isinstance(state, Ended):
+        status = self.live_session.status
+        if self.status != "failed" or not isinstance(status, Ended):
             return None
         if self.num_done >= self.num_chunks:
-            return VideoFailure(code="not_kept", message="nothing of it could be kept; the server's disk may be full")
-        return VideoFailure(code=state.cause, message=state.reason)
+            return VideoFailure(
+                code="not_kept", message="nothing of it could be kept; the server's disk may be full"
+            )
+        return VideoFailure(code=status.cause, message=status.reason)
 
     @property
     def progress(self) -> int:
@@ -154,26 +158,44 @@ class Videos:
         self._clips: OrderedDict[str, AskedVideo] = OrderedDict()
 
     async def create_video(self, server: ServerState, words: Mapping[str, str], request: Request) -> Video:
-        fields = await read_fields(request, server.limits.max_text_bytes + server.limits.max_frame_bytes)
+        fields = await read_fields(
+            request, server.limits.max_text_bytes + server.limits.max_frame_bytes, server
+        )
         asked, left_out = _asked(fields, server.hub.card.name)
         self._check_room(server.client.name)
-        hub, stream = server.hub, server.hub.card.stream
+        hub = server.hub
+        stream = server.hub.card.stream
         width, height = _sides(asked.size) if asked.size else (stream.width, stream.height)
         steps = None if asked.num_inference_steps is None else even_steps(asked.num_inference_steps)
-        ask = Ask(prompt=asked.prompt, size=f"{height}x{width}", seed=asked.seed, steps=steps, wait=True, unattended="run")
-        hub.archive_of(server.client.key)  # raises where nothing is kept, before there is a session
-        num_chunks, most = chunks_for(round(asked.seconds * stream.fps), stream), hub.limits.max_chunks
-        if most is not None and num_chunks > most:
-            raise ProtocolError("bad_message", f"seconds must be less: a session may have {most} chunks here, not {num_chunks}")
-        client = server.client
-        live_session = open_asked(
-            hub, ask, client=client.name, key=client.key, session_id=client.session_id, max_chunks=num_chunks
+        ask = Ask(
+            prompt=asked.prompt,
+            size=f"{height}x{width}",
+            seed=asked.seed,
+            steps=steps,
+            wait=True,
+            unattended="run",
         )
-        live_session.held = True
+        hub.archive_of(server.client.key)  # raises where nothing is kept, before there is a session
+        num_chunks = chunks_for(round(asked.seconds * stream.fps), stream)
+        most = hub.limits.max_chunks
+        if most is not None and num_chunks > most:
+            raise ProtocolError(
+                "bad_message",
+                f"seconds must be less: a session may have {most} chunks here, not {num_chunks}",
+            )
+        client = server.client
+        live_session = hub.open_asked(
+            ask,
+            client=client.name,
+            key=client.key,
+            session_id=client.session_to_open(),
+            max_chunks=num_chunks,
+        )
+        live_session.keep_unwatched()
         try:
-            hub.recordings.start(live_session, fps=stream.fps)
+            live_session.start_recording(stream.fps)
         except MillstreamError:
-            hub.service.end(live_session.session_id, "its clip could not be kept")
+            live_session.end("its clip could not be kept")
             raise
         clip = AskedVideo(
             video_id=f"video_{secrets.token_urlsafe(16)}", live_session=live_session, asked=asked, size=f"{width}x{height}",
@@ -183,31 +205,46 @@ class Videos:
         return _shown(clip, server)
 
     async def list_videos(self, server: ServerState, words: Mapping[str, str], body: None) -> VideoList:
-        """All of them, the newest first: a client that were told of more would ask `after` the last, for ever."""
-        shown = tuple(_shown(clip, server) for clip in reversed(self._clips.values()) if clip.key == server.client.key)
+        """All of them, the newest first: a client that were told of more would ask `after` the last, for
+        ever."""
+        shown = tuple(
+            _shown(clip, server) for clip in reversed(self._clips.values()) if clip.key == server.client.key
+        )
         first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
         return VideoList(data=shown, first_id=first, last_id=last)
 
     async def show_video(self, server: ServerState, words: Mapping[str, str], body: None) -> Video:
         return _shown(self._find(server, words), server)
 
-    async def video_content(self, server: ServerState, words: Mapping[str, str], request: Request) -> Response:
+    async def video_content(
+        self, server: ServerState, words: Mapping[str, str], request: Request
+    ) -> Response:
         clip = self._find(server, words)
         if (variant := request.query_params.get("variant", "video")) != "video":
-            raise ProtocolError("bad_message", f"variant must be video, got {variant[:40]!r}: no other is kept")
+            raise ProtocolError(
+                "bad_message", f"variant must be video, got {variant[:40]!r}: no other is kept"
+            )
         if clip.status != "completed":
             raise ProtocolError("bad_state", f"the video is {clip.status}, not completed; ask again later")
-        kept = server.archive.store.find("recordings", clip.live_session.recordings[-1])
+        kept = server.archive.store.find("recordings", clip.live_session.recordings.names[-1])
         return FileResponse(kept.path, media_type="video/mp4", filename=f"{clip.video_id}.mp4")
 
     async def delete_video(self, server: ServerState, words: Mapping[str, str], body: None) -> VideoDeleted:
         clip = self._find(server, words)
         del self._clips[clip.video_id]
         if not clip.live_session.ended:
-            server.hub.service.end(clip.live_session.session_id, "its clip was deleted")
-        for name in clip.live_session.recordings:
+            clip.live_session.end("its clip was deleted")
+        for name in clip.live_session.recordings.names:
             server.archive.store.remove("recordings", name)
         return VideoDeleted(id=clip.video_id)
+
+    async def remix_video(self, server: ServerState, words: Mapping[str, str], body: None) -> Response:
+        """Say in OpenAI's words that no video is remixed: 404 would send its client looking for the video."""
+        told = "videos are not remixed here; POST /v1/videos with the new prompt makes another one"
+        error = VideoErrorBody(message=told, type="invalid_request_error", code="bad_message")
+        response = json_response(VideoErrorAnswer(error=error), 405)
+        response.headers["Allow"] = ""  # no method is of use at this address
+        return response
 
     def _find(self, server: ServerState, words: Mapping[str, str]) -> AskedVideo:
         clip = self._clips.get(words["video"])
@@ -226,7 +263,9 @@ class Videos:
 def _asked(fields: dict[str, Any], model: str) -> tuple[VideoAsk, tuple[str, ...]]:
     """Checked; a form's numbers are texts, as OpenAI's `seconds` are in JSON."""
     if fields.get("input_reference"):
-        raise ProtocolError("bad_message", "this model takes no input_reference; a video begins from its prompt alone")
+        raise ProtocolError(
+            "bad_message", "this model takes no input_reference; a video begins from its prompt alone"
+        )
     known = VideoAsk.__struct_fields__
     said = {name: value for name, value in fields.items() if name in known and value not in (None, "")}
     try:
@@ -235,20 +274,26 @@ def _asked(fields: dict[str, Any], model: str) -> tuple[VideoAsk, tuple[str, ...
         raise ProtocolError("bad_message", f"cannot read the request: {str(error)[:300]}") from None
     if asked.model not in (None, model):
         raise UnknownFile(f"the model {asked.model[:80]!r} does not exist here; there is {model!r}")
-    rest = sorted(name[:40] for name, value in fields.items() if name not in known and value not in (None, "", b"", [], {}))
+    rest = sorted(
+        name[:40]
+        for name, value in fields.items()
+        if name not in known and value not in (None, "", b"", [], {})
+    )
     return asked, tuple(rest[:MAX_STEPS])
 
 
 def _sides(size: str) -> tuple[int, int]:
     width, cross, height = size.lower().partition("x")
     if not (cross and width.isdecimal() and height.isdecimal() and len(size) <= 16):
-        raise ProtocolError("bad_message", f"size must be WIDTHxHEIGHT, for example 832x480, got {size[:40]!r}")
+        raise ProtocolError(
+            "bad_message", f"size must be WIDTHxHEIGHT, for example 832x480, got {size[:40]!r}"
+        )
     return int(width), int(height)
 
 
 def _shown(clip: AskedVideo, server: ServerState) -> Video:
     status = clip.status
-    name = clip.live_session.recordings[-1] if clip.live_session.recordings else ""
+    name = clip.live_session.recordings.names[-1] if clip.live_session.recordings.names else ""
     kept = server.archive.store.get("recordings", name) if status == "completed" else None
     return Video(
         id=clip.video_id,
@@ -267,12 +312,16 @@ def _shown(clip: AskedVideo, server: ServerState) -> Video:
 
 def explain(error: MillstreamError) -> VideoErrorAnswer:
     code, status = status_of(error)
-    kind = "rate_limit_error" if isinstance(error, Overloaded) else "invalid_request_error" if status < 500 else "server_error"
+    if isinstance(error, Overloaded) and not error.never:
+        kind = "rate_limit_error"
+    else:
+        kind = "invalid_request_error" if status < 500 else "server_error"
     return VideoErrorAnswer(error=VideoErrorBody(message=str(error), type=kind, code=code))
 
 
 def endpoints() -> list[Endpoint]:
-    videos, one = Videos(), "/v1/videos/{video}"
+    videos = Videos()
+    one = "/v1/videos/{video}"
     shared: dict[str, Any] = dict(error=VideoErrorAnswer, explain=explain)
     return [
         Endpoint(
@@ -290,5 +339,9 @@ def endpoints() -> list[Endpoint]:
         Endpoint(
             method="DELETE", path=one, does=videos.delete_video, answer=VideoDeleted, says="OpenAI: end and forget a clip.",
             **shared,
+        ),
+        Endpoint(
+            method="POST", path=f"{one}/remix", does=videos.remix_video, status=405,
+            says="OpenAI: not supported; make another video instead.", **shared,
         ),
     ]  # fmt: skip

@@ -1,7 +1,8 @@
-"""The native protocol over WebRTC: an offer at `/v1/webrtc/offer` carries the first message, the data channel all others.
+"""The native protocol over WebRTC: an offer at `/v1/webrtc/offer` carries the first message, the data channel
+all others.
 
-The picture is the first video track (VP8 or H.264, whichever the offer names first); a camera that the client sends is the
-input of a session started with `input`.
+The picture is the first video track (VP8 or H.264, whichever the offer names first); a camera that the client
+sends is the input of a session started with `input`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ async def offer_stream(server: ServerState, words: Mapping[str, str], asked: Off
         raise ProtocolError("bad_message", f'type must be "offer", got {asked.type[:40]!r}')
     server.client.offers.spend("offers")
     party = await _join(asked.start, server)
-    owner, session = party.may_feed, party.live_session.session_id
+    owner = party.may_feed
+    session = party.live_session.session_id
     try:
         _, sdp = await server.peers.connect(asked.sdp, party, server.hub, server.limits)
     except MillstreamError:
@@ -55,7 +57,9 @@ async def offer_stream(server: ServerState, words: Mapping[str, str], asked: Off
 ENDPOINTS = (
     Endpoint(
         method="POST", path="/v1/webrtc/offer", does=offer_stream, body=Offer, answer=SdpAnswer,
-        says="Open or join a session over WebRTC: pictures on a track, the native protocol on the channel `parameters`.",
+        for_viewers=True,
+        says="Open or join a session over WebRTC: pictures on a track, the native protocol on the channel "
+             "`parameters`.",
     ),
 )  # fmt: skip
 
@@ -69,12 +73,16 @@ async def _join(start: dict[str, Any], server: ServerState) -> Party:
         raise await refusal_in(outbox)
     owner = conversation.state == "owner"
     return Party(
-        talker=conversation, live_session=conversation.live_session, outbox=outbox, may_feed=owner, client=server.client
+        talker=conversation,
+        live_session=conversation.live_session,
+        outbox=outbox,
+        may_feed=owner,
+        client=server.client,
     )
 
 
 async def refusal_in(outbox: Outbox) -> ProtocolError:
-    """What a conversation answered instead of a session."""
+    """Return the error that a conversation answered instead of a session."""
     while not isinstance(said := await outbox.take(), ErrorMessage):
         pass
     return ProtocolError(said.code, said.message)

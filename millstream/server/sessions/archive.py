@@ -1,7 +1,9 @@
-"""What outlives a session: its journal, its recordings, its snapshots. Knows sessions and files, no sockets.
+"""Archive of what outlives a session: its journal, recordings and snapshots. Knows sessions and files, no
+sockets.
 
-Slow work (disks, mp4) happens on one thread of its own. A disk that fails ends a journal or a recording, never a session: its
-people are told in one line, and what the disk said is in the log, for it names this machine's folders.
+Slow work (disks, mp4) happens on one thread of its own. A disk that fails ends a journal or a recording,
+never a session: its clients are sent one line, and the disk's error is logged, for it names this machine's
+folders.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ log = logging.getLogger(__name__)
 NUM_READERS = 4
 MAX_JOURNAL_BYTES = 2**29
 """Days of a stream from text, a kilobyte a chunk; most of an hour of Brook's with a camera."""
+KEEPS_NOTHING = "this server keeps no recordings, journals or snapshots"
 DISK_FAILS = "this server's disk is full or fails; the stream goes on"
 """As people are told."""
 
@@ -61,8 +64,8 @@ class Archive:
         self._readers = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="millstream-restore")
         """For sessions that come back: neither one after another nor behind a recording."""
 
-    def on(self, store: FileStore) -> Archive:
-        """The same with another folder: one engine and one thread for all of them."""
+    def with_store(self, store: FileStore) -> Archive:
+        """Return an archive in another folder: one engine and one thread for all of them."""
         archive = copy.copy(self)
         archive.store = store
         return archive
@@ -76,24 +79,21 @@ class Archive:
         self._readers.submit(prepare, config, self._engine)
 
     def close(self, *, hurry: bool = False) -> None:
-        """In a hurry only what is being written is written: the next server finds drafts and makes them whole."""
+        """In a hurry only what is being written is written: the next server finds drafts and makes them
+        whole."""
         self._pool.shutdown(cancel_futures=hurry)
         self._readers.shutdown(cancel_futures=hurry)
 
     def journal(self, session_id: str, config: StreamConfig) -> SessionJournal:
         name, path = self.store.new("journals")
-        return SessionJournal(name, path, msgspec.structs.replace(self._header, config=config, session_id=session_id))
+        return SessionJournal(
+            name, path, msgspec.structs.replace(self._header, config=config, session_id=session_id)
+        )
 
     async def keep_journal(self, journal: SessionJournal, *, owner: str) -> None:
         """Its session has ended."""
         if await self._do(journal.finish):
             self.store.keep("journals", journal.name, owner=owner)
-
-    def journal_path(self, journal: ChunkLog | None) -> Path:
-        """Of a session that is live."""
-        if not isinstance(journal, SessionJournal) or not journal.path.is_file():
-            raise UnknownFile("this session has no journal: it has not begun")
-        return journal.path
 
     def record(self, fps: float, failed: Callable[[str], object]) -> tuple[str, Recording]:
         """`failed` is told its name when it can go on no longer."""
@@ -106,14 +106,18 @@ class Archive:
 
     async def save(self, service: Service, session_id: str, *, owner: str) -> Kept:
         """A snapshot of a live session, taken between two of its chunks."""
-        taken = await done_by_engine(service.on_engine(session_id, self.copy), otherwise="try to save it again later")
+        taken = await done_by_engine(
+            service.on_engine(session_id, self.copy), otherwise="try to save it again later"
+        )
         name, path = self.store.new("snapshots")
         with _told_plainly("the session could not be saved"):
             await self._do(lambda: snapshot.write(taken, path))
             await self._do(partial(self.store.share, "snapshots", name))
             return self.store.keep("snapshots", name, owner=owner)
 
-    async def find_saved(self, name: str, kind: Literal["snapshots", "sessions"] = "snapshots") -> SavedSession:
+    async def find_saved(
+        self, name: str, kind: Literal["snapshots", "sessions"] = "snapshots"
+    ) -> SavedSession:
         """A snapshot that this engine can go on with. Raises what is wrong with it."""
         if await self._look_up(partial(self.store.fetch, kind, name)):
             self.store.keep(kind, name)
@@ -122,7 +126,8 @@ class Archive:
         return SavedSession(header, file, self._read)
 
     async def pin(self, saved: SavedSession, *, owner: str) -> SavedSession:
-        """The same under a name of its own, for a journal to begin with: what it was kept as will be replaced."""
+        """Return a saved session under a name of its own, for a journal to begin with: the file it was kept
+        as will be replaced."""
         name, path = self.store.new("snapshots")
         with _told_plainly("the session could not be brought back"):
             await self._look_up(partial(_link_or_copy, saved.path, path))
@@ -132,8 +137,8 @@ class Archive:
     def _read(self, path: Path) -> snapshot.Snapshot:
         return snapshot.read(path, self._engine, self._header.fingerprint)
 
-    async def take_in(self, pieces: AsyncIterator[bytes], *, owner: str) -> Kept:
-        """A snapshot from elsewhere: kept if this engine can go on with it."""
+    async def import_snapshot(self, pieces: AsyncIterator[bytes], *, owner: str) -> Kept:
+        """Keep a snapshot from elsewhere, if this engine can go on with it."""
         name, path = self.store.new("snapshots")
         with _told_plainly("the snapshot could not be taken in"):
             draft = Draft(path.parent)
@@ -188,10 +193,20 @@ class SavedSession:
         return self._read(self.path)
 
 
+def begun_journal(journal: ChunkLog | None) -> SessionJournal:
+    """Return the journal of a live session. Raises where nothing was written yet."""
+    if journal is None:
+        raise UnknownFile(KEEPS_NOTHING)
+    if not isinstance(journal, SessionJournal) or not journal.path.is_file():
+        raise UnknownFile("this session has no journal: it has not begun")
+    return journal
+
+
 class SessionJournal:
     """A journal that never fails its session: it stops at the first error, and at `MAX_JOURNAL_BYTES`.
 
-    It grows in a draft from the first chunk on and gets its name when the session has ended. Written on the engine's thread.
+    It grows in a draft from the first chunk on and gets its name when the session has ended. Written on the
+    engine's thread.
     """
 
     def __init__(self, name: str, path: Path, header: Header) -> None:
@@ -215,7 +230,9 @@ class SessionJournal:
         """Where it is now."""
         return self._path if self._draft is None else self._draft.path / self._path.name
 
-    def write(self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...], given: InputLatents | None) -> None:
+    def write(
+        self, envelope: Envelope, digest: str, receipts: tuple[Receipt, ...], given: InputLatents | None
+    ) -> None:
         self._append(lambda writer: writer.write(envelope, digest, receipts, given), envelope.chunk_index)
 
     def rewind(self, chunk_index: int) -> None:
@@ -228,7 +245,9 @@ class SessionJournal:
             try:
                 writer = self._begun()
                 if writer.num_bytes >= MAX_JOURNAL_BYTES:
-                    self._end_before(chunk_index, f"it has {MAX_JOURNAL_BYTES / 2**20:.0f} MiB; the stream goes on")
+                    self._end_before(
+                        chunk_index, f"it has {MAX_JOURNAL_BYTES / 2**20:.0f} MiB; the stream goes on"
+                    )
                 else:
                     write(writer)
             except (OSError, JournalError) as error:
@@ -240,10 +259,13 @@ class SessionJournal:
         """Its session goes on from a snapshot that lies in the same store. Before the first chunk."""
         assert self._writer is None, "what it begins with is in its first line"
         place = os.path.relpath(saved, self._path.parent)
-        self._header = msgspec.structs.replace(self._header, start=SavedStart(path=place, digest=file_digest(saved)))
+        self._header = msgspec.structs.replace(
+            self._header, start=SavedStart(path=place, digest=file_digest(saved))
+        )
 
     def begin_after(self, parent: ParentJournal) -> None:
-        """Its session is a branch of another, whose journal lies in the same folder. Before the first chunk."""
+        """Its session is a branch of another, whose journal lies in the same folder. Before the first
+        chunk."""
         assert self._writer is None, "where it began is in its first line"
         self._header = msgspec.structs.replace(self._header, parent=parent)
 
@@ -253,11 +275,14 @@ class SessionJournal:
             self._close()
             if self._draft is None:
                 return False
-            draft, self._draft = self._draft, None
+            draft = self._draft
+            self._draft = None
             try:
                 draft.publish(self._path.name, self._path)
             except OSError as error:
-                log.warning("its journal is lost: %s", error, extra={"session": label(self._header.session_id)})
+                log.warning(
+                    "its journal is lost: %s", error, extra={"session": label(self._header.session_id)}
+                )
             draft.remove()
             return self._path.is_file()
 

@@ -1,4 +1,5 @@
-"""Each chunk of a session encoded once for every format somebody watches in, in a pool of threads. Knows no viewers."""
+"""Each chunk of a session encoded once for every format somebody watches in, in a pool of threads. Knows no
+viewers."""
 
 from __future__ import annotations
 
@@ -9,36 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from millstream.core.client_messages import Format
-from millstream.server.sessions.outbox import ChunkInfo, EncodedChunk
+from millstream.server.sessions.outbox import EncodedChunk
 from millstream.server.sessions.piecewise import encode_piecewise
-from millstream.serving.notices import Pictured
-from millstream.video.encoding import Encoder, Frames, encoder_for
-
-
-@dataclass(slots=True)
-class FreshChunk:
-    info: ChunkInfo
-    frames: Frames | None
-    """None once they were let go."""
-
-    @staticmethod
-    def of(pictured: Pictured, unknown: tuple[str, ...]) -> FreshChunk:
-        """As the engine tells of it; `unknown` words mean nothing to the model."""
-        chunk = pictured.chunk
-        info = ChunkInfo(
-            index=chunk.index,
-            epoch=chunk.epoch,
-            media_s=pictured.media_s,
-            fps=pictured.fps,
-            num_frames=len(chunk.frames),
-            prompts=chunk.prompts,
-            unknown=unknown,
-            receipts=chunk.receipts,
-            total_ms=chunk.timing.total_ms,
-            phases_ms=dict(chunk.timing.phases_ms),
-            late_s=pictured.lateness_s,
-        )
-        return FreshChunk(info, chunk.frames)
+from millstream.session.chunk import Chunk
+from millstream.video.encoding import Encoder, encoder_for
 
 
 @dataclass(slots=True)
@@ -55,35 +30,36 @@ class ChunkEncodings:
         self._of: dict[Format, _Encoding] = {}
         self._seconds = 0.0
 
-    async def encode_all(self, formats: Collection[Format], fresh: FreshChunk) -> list[EncodedChunk]:
+    async def encode_all(self, formats: Collection[Format], chunk: Chunk) -> list[EncodedChunk]:
         """In each of them, beside each other; in a single one without a task of its own."""
         if len(formats) == 1:
-            return [await self.encode(format, fresh) for format in formats]
-        return list(await asyncio.gather(*(self.encode(format, fresh) for format in formats)))
+            return [await self.encode(format, chunk) for format in formats]
+        return list(await asyncio.gather(*(self.encode(format, chunk) for format in formats)))
 
-    async def encode(self, format: Format, fresh: FreshChunk) -> EncodedChunk:
+    async def encode(self, format: Format, chunk: Chunk) -> EncodedChunk:
         """Without pictures where the frames were let go. The last one again is not encoded again."""
-        if fresh.frames is None:
-            return EncodedChunk(info=fresh.info, format=format, parts=())
+        if not len(chunk.frames):
+            return EncodedChunk(chunk=chunk, format=format, parts=())
         encoding = self._of.setdefault(format, _Encoding(encoder_for(format)))
-        if encoding.last is None or encoding.last.info.index != fresh.info.index:
-            encode = partial(encode_piecewise, self._pool, encoding.encoder, fresh.frames, fresh.info.fps)
+        if encoding.last is None or encoding.last.chunk.index != chunk.index:
+            encode = partial(encode_piecewise, self._pool, encoding.encoder, chunk.frames, chunk.fps)
             parts, seconds = await asyncio.get_running_loop().run_in_executor(self._pool, encode)
             self._seconds += seconds
-            encoding.last = EncodedChunk(info=fresh.info, format=format, parts=parts)
+            encoding.last = EncodedChunk(chunk=chunk.without_frames(), format=format, parts=parts)
         return encoding.last
 
     def take_seconds(self) -> float:
         """How long threads were at work since it was last asked."""
-        seconds, self._seconds = self._seconds, 0.0
+        seconds = self._seconds
+        self._seconds = 0.0
         return seconds
 
     def opening(self, format: Format) -> bytes | None:
-        """What a decoder of such pictures needs first."""
+        """Return the bytes that a decoder of such pictures needs first."""
         encoding = self._of.get(format)
         return None if encoding is None else encoding.encoder.opening
 
     def keep(self, formats: Collection[Format]) -> None:
-        """No others are watched any more."""
+        """Drop the encodings in all other formats, which have no viewers any more."""
         for unused in self._of.keys() - set(formats):
             del self._of[unused]

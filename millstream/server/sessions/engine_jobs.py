@@ -1,4 +1,4 @@
-"""What the engine's thread does for somebody on the event loop, and how long that is waited for."""
+"""Jobs that the engine's thread does for the event loop, and how long they are waited for."""
 
 from __future__ import annotations
 

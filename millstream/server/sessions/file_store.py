@@ -1,9 +1,10 @@
-"""One folder for what is kept: recordings, journals, snapshots, sessions. Names are made here: no client's string is in a path.
+"""One folder for what is kept: recordings, journals, snapshots, sessions. Names are made here: no client's
+string is in a path.
 
-A file is found by looking its name up among those that are there. Only whole files have one: what is being written lies in a
-draft (`core/files.py`). Of what a killed server left in drafts, the start keeps what is whole and removes the rest. Bounded:
-past `max_files` or `max_bytes` of a kind, drafts counted, the oldest of whoever holds most goes, so that nobody's files go for
-those of one who keeps more.
+A file is found by looking its name up among those that are there. Only whole files have one: what is being
+written lies in a draft (`core/files.py`). Of what a killed server left in drafts, the start keeps what is
+whole and removes the rest. Bounded: past `max_files` or `max_bytes` of a kind, drafts counted, the oldest of
+whoever holds most goes, so that nobody's files go for those of one who keeps more.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Literal
 
 from millstream.core.errors import ConfigError, Overloaded, UnknownFile
 from millstream.core.files import Draft, drafts, left_behind
-from millstream.server.access.keys import Key
+from millstream.core.keys import Key
 from millstream.server.sessions.shared_files import SharedFiles
 from millstream.video.salvage import cut_to_whole_film, cut_to_whole_lines
 
@@ -32,7 +33,10 @@ Kind = Literal["recordings", "journals", "snapshots", "sessions"]
 SUFFIXES: dict[Kind, str] = {
     "recordings": ".mp4", "journals": ".jsonl", "snapshots": ".safetensors", "sessions": ".safetensors",
 }  # fmt: skip
-SALVAGE: dict[Kind, Callable[[Path], bool]] = {"recordings": cut_to_whole_film, "journals": cut_to_whole_lines}
+SALVAGE: dict[Kind, Callable[[Path], bool]] = {
+    "recordings": cut_to_whole_film,
+    "journals": cut_to_whole_lines,
+}
 """Kinds of which a part is worth having."""
 MAX_AGE_S: dict[Kind, float] = {"sessions": 24 * 3600.0}
 """Past which a start removes what nobody came back for."""
@@ -41,12 +45,12 @@ NAME = re.compile(r"[A-Za-z0-9_-]{22}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreLimits:
-    """For each kind."""
+    """Limits for each kind of file."""
 
     max_files: int = 200
     max_bytes: int = 4 * 2**30
     max_session_bytes: int = 32 * 2**30
-    """The same for sessions: one of a large model has gigabytes, and each has one file."""
+    """Most bytes of kept sessions: one of a large model has gigabytes, and each has one file."""
 
     def bytes_of(self, kind: Kind) -> int:
         return self.max_session_bytes if kind == "sessions" else self.max_bytes
@@ -64,10 +68,15 @@ class Kept:
 
 
 class FileStore:
-    def __init__(self, folder: Path, limits: StoreLimits | None = None, *, shared: SharedFiles | None = None) -> None:
+    def __init__(
+        self, folder: Path, limits: StoreLimits | None = None, *, shared: SharedFiles | None = None
+    ) -> None:
         """`shared` is where other servers find what is kept here, and this one what is kept there."""
         self.limits = limits or StoreLimits()
         self.shared = shared
+        self.logs = shared or SharedFiles.in_folder(folder)
+        """Where a session's controls are logged (`keeper.py`): beside its state, wherever that is looked
+        for."""
         self._folder = folder
         self._kept: dict[Kind, dict[str, Kept]] = {}
         for kind in SUFFIXES:
@@ -108,7 +117,9 @@ class FileStore:
     def find(self, kind: Kind, name: str) -> Kept:
         kept = self.get(kind, name)
         if kept is None:
-            raise UnknownFile(f"there is no such file among the {kind}; the oldest are removed when there are too many")
+            raise UnknownFile(
+                f"there is no such file among the {kind}; the oldest are removed when there are too many"
+            )
         return kept
 
     def share(self, kind: Kind, name: str) -> None:
@@ -118,18 +129,23 @@ class FileStore:
             self.shared.put(path, f"{kind}/{path.name}")
 
     def fetch(self, kind: Kind, name: str) -> bool:
-        """Whether another server's file is here now, to be kept. A session's is always asked for: it may be newer. Slow."""
-        if self.shared is None or not NAME.fullmatch(name) or (kind != "sessions" and self.get(kind, name) is not None):
+        """Fetch another server's file; return whether it is here now, to be kept. A session's is always asked
+        for: it may be newer. Slow."""
+        if (
+            self.shared is None
+            or not NAME.fullmatch(name)
+            or (kind != "sessions" and self.get(kind, name) is not None)
+        ):
             return False
         path = self.place(kind, name)
         return self.shared.fetch(f"{kind}/{path.name}", path)
 
     def held(self, kind: Kind) -> tuple[int, int]:
-        """How many files, and how many bytes."""
+        """Return the number of files and of their bytes."""
         return len(self._kept[kind]), sum(kept.num_bytes for kept in self._kept[kind].values())
 
     def remove(self, kind: Kind, name: str) -> None:
-        """Nobody needs it any more; it need not be there."""
+        """Remove a file that is no longer needed; it need not be there."""
         self._kept[kind].pop(name, None)
         path = self.place(kind, name)
         try:
@@ -142,13 +158,15 @@ class FileStore:
         drafted = sum(_draft_sizes(self._folder / kind))
         while len(held) > 1:
             too_many = len(held) > self.limits.max_files
-            if not too_many and drafted + sum(kept.num_bytes for kept in held.values()) <= self.limits.bytes_of(kind):
+            if not too_many and drafted + sum(
+                kept.num_bytes for kept in held.values()
+            ) <= self.limits.bytes_of(kind):
                 return
             self.remove(kind, _oldest_of_the_greediest(list(held.values()), by_files=too_many).name)
 
 
 def _oldest_of_the_greediest(files: list[Kept], *, by_files: bool) -> Kept:
-    """Never the newest: it was kept a moment ago."""
+    """Return the oldest file of the owner with most; never the newest file, kept a moment ago."""
     assert len(files) > 1, f"of {len(files)} files none is older than the newest"
     shares: Counter[str] = Counter()
     for kept in files:
@@ -157,7 +175,7 @@ def _oldest_of_the_greediest(files: list[Kept], *, by_files: bool) -> Kept:
 
 
 def _try_writing(folder: Path) -> None:
-    """For real: permissions say nothing to root, and nothing of a disk that is full or mounted read-only."""
+    """Write a file: permissions do not bind root, and do not show a disk that is full or read-only."""
     draft = Draft(folder)
     try:
         (draft.path / "tried").write_bytes(b"x" * 4096)
@@ -166,7 +184,7 @@ def _try_writing(folder: Path) -> None:
 
 
 def _take_up(folder: Path, kind: Kind) -> None:
-    """What a killed server was writing: whole, as far as it goes, or removed."""
+    """Keep the whole part of each file that a killed server was writing; remove the rest."""
     for draft in left_behind(folder):
         for path in draft.iterdir():
             if kind in SALVAGE and path.is_file() and _is_name(path, kind) and SALVAGE[kind](path):
@@ -200,8 +218,8 @@ def _is_name(path: Path, kind: Kind) -> bool:
 
 
 async def within_quota(key: Key, store: FileStore, keep: Callable[[], Awaitable[Kept]]) -> Kept:
-    """One more snapshot, if what its key may keep has room for it. Refused before anything is written where one is too many.
-    How large it is shows afterwards: then it is removed again."""
+    """One more snapshot, if what its key may keep has room for it. Refused before anything is written where
+    one is too many. How large it is shows afterwards: then it is removed again."""
     num_files, num_bytes = store.held("snapshots")
     key.check_snapshots(num_files + 1, num_bytes)
     kept = await keep()

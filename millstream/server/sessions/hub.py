@@ -1,42 +1,46 @@
-"""All sessions on the event loop's side: opens them, finds them, looks after them once a second, ends abandoned ones.
+"""All sessions on the event loop's side: opens them, finds them, looks after them once a second, ends
+abandoned ones.
 
-A session has two names, both unguessable: its `session_id` steers it, its `view_id` only shows it. Everything that touches the
-model is the service's business, on a thread of its own; everything here runs on the event loop and never waits for a chunk.
-Bounded: `max_sessions` sessions of one client, and an eighth more of all together.
-"""
+They are found in `live_sessions.py`; branches, sessions that come back and outputs are parts of it. What
+touches the model is the service's business, on a thread of its own; everything here runs on the event loop
+and never waits for a chunk. Bounded: `max_sessions` sessions of one client, and an eighth more of all
+together."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, TypeVar
-from weakref import WeakValueDictionary
 
+from millstream.core.client_messages import Ask, ProtocolError
 from millstream.core.config import StreamConfig
-from millstream.core.controls import AnyControl, Receipt, WeightedPrompt, check_prompts
-from millstream.core.errors import MillstreamError, UnknownFile, UnknownSession
-from millstream.server.access.keys import NAMELESS, Key
+from millstream.core.controls import WeightedPrompt, check_prompts
+from millstream.core.errors import MillstreamError, UnknownFile
+from millstream.core.keys import NAMELESS, Key
+from millstream.core.server_messages import Stats
+from millstream.server.access.reading import PaidReader
 from millstream.server.access.shares import Quota
-from millstream.server.sessions.archive import Archive, SessionJournal
-from millstream.server.sessions.file_store import FileStore, Kept, within_quota
+from millstream.server.sessions.archive import KEEPS_NOTHING, Archive, SessionJournal
+from millstream.server.sessions.branches import Branches
+from millstream.server.sessions.file_store import FileStore
 from millstream.server.sessions.grace import Grace
 from millstream.server.sessions.host_meter import HostMeter
 from millstream.server.sessions.keeper import Keeper, Returned
-from millstream.server.sessions.live_session import LiveSession, LiveSessionParts
+from millstream.server.sessions.live_session import Lineage, LiveSession, LiveSessionParts
+from millstream.server.sessions.live_sessions import LiveSessions
 from millstream.server.sessions.metrics import Metrics
+from millstream.server.sessions.model_card import ModelCard
+from millstream.server.sessions.opener import ID_BYTES
 from millstream.server.sessions.outputs.destinations import Destination
 from millstream.server.sessions.outputs.outputs import Outputs
-from millstream.server.sessions.recordings import Recordings
-from millstream.server.sessions.sources import Sources
+from millstream.server.sessions.restorer import SessionRestorer
 from millstream.server.sessions.threads import num_encoders, start_threads
-from millstream.server.sessions.upkeep import end_abandoned, report
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest
 from millstream.session.feed import LiveFeed
@@ -45,26 +49,24 @@ from millstream.session.pacing import RateKind
 T = TypeVar("T")
 
 TICK_S = 1.0
-ID_BYTES = 16
-"""Of the random numbers that name sessions and views."""
-MAX_ENDED = 64
-"""Sessions that are still described after their end."""
-SETTLE_S = 5.0
-"""For a session to end whose connection has closed."""
+CLOSED_S = 5.0
+"""Seconds for a session to end whose connection has closed."""
+MAX_MIXES = 256
+"""Most mixes of prompts whose unknown words are remembered."""
 LOOK_S = 0.01
-"""From one look to the next, whether viewers have taken what was left for them."""
+"""Seconds from one look to the next, whether viewers have taken what was left for them."""
 ANSWER_S = 1.0
-"""For a service to say that it waits no longer."""
+"""Seconds for a service to report that it waits no longer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HubLimits:
     max_sessions: int = 64
-    """Of one client, whether they run, wait or stand still; all clients together may have an eighth more."""
+    """Most sessions of one client that run, wait or stand still; all together may have an eighth more."""
     abandon_s: float = 120.0
-    """A session that nobody watches for so long, and whose recording takes nothing, is ended."""
+    """Seconds without a viewer after which a session is ended whose recording takes nothing."""
     leave_line_s: float = 10.0
-    """One that waits in line and has nobody at it loses its place after so long."""
+    """Seconds without a client after which a session that waits in line loses its place."""
     threads: int = field(default_factory=num_encoders)
     """That encode pictures."""
     idle_s: float = 60.0
@@ -81,23 +83,6 @@ class HubLimits:
     """For everything that is waited for once the server is told to stop."""
     destinations: tuple[Destination, ...] = ()
     """Where outputs may go."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelCard:
-    """What clients are told of the model."""
-
-    name: str
-    stream: StreamConfig
-    unknown_words: Callable[[str], list[str]]
-    examples: tuple[str, ...]
-    fps: float | Literal["auto"] = "auto"
-    """Where a client says none."""
-    lead_s: float | None = None
-    """The same; None: two chunks."""
-    moves: bool = False
-    """Whether sessions can go on at another server."""
-    sources: Sources = field(default_factory=Sources)
 
 
 class SessionHub:
@@ -119,23 +104,29 @@ class SessionHub:
         self.grace = Grace(self.limits.grace_s)
         self.metrics = Metrics()
         self.pool = ThreadPoolExecutor(self.limits.threads, thread_name_prefix="millstream-encode")
-        self.live_sessions: dict[str, LiveSession] = {}
-        self._views: dict[str, LiveSession] = {}
-        self.leaving: dict[str, str] = {}
-        """Sessions whose connection has gone and that have not ended yet, and whose client's they are."""
-        self.returning: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Whose kept state is being fetched."""
-        self._ended: OrderedDict[str, LiveSession] = OrderedDict()
-        """The last few, for those who ask what became of theirs."""
+        self.reader = PaidReader()
+        self.live_sessions = LiveSessions()
+        self._closing: dict[str, str] = {}
+        """Clients by the session whose connection has gone and that has not ended yet."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._meter = HostMeter(self.limits.threads)
-        self._parts = LiveSessionParts(
-            service=service, pool=self.pool, unknown_words=card.unknown_words, metrics=self.metrics, meter=self._meter
-        )
         self._archive = archive
         self._stores = stores or {}
         self.keeper = self._made_keeper()
-        self.recordings = Recordings(self.archive_of, self.spawn)
+        self._parts = LiveSessionParts(
+            service=service,
+            pool=self.pool,
+            unknown_words=lru_cache(MAX_MIXES)(partial(_unknown_words, card.unknown_words)),
+            metrics=self.metrics,
+            meter=self._meter,
+            archive_of=self.archive_of,
+            spawn=self.spawn,
+            state_log=self.keeper,
+        )
+        self.branches = Branches(service, self.live_sessions, self, max_live=self.limits.max_branches)
+        self.restorer = SessionRestorer(
+            service, self.live_sessions, self, self.archive_of, self.keeper, may_wait=not card.moves
+        )  # a fleet has one line for all its servers
         self.outputs = Outputs(self.limits.destinations, self.spawn)
         self._ticker: asyncio.Task[None] | None = None
         self._over = False
@@ -144,15 +135,16 @@ class SessionHub:
     def archive(self) -> Archive:
         """Where things are kept. Raises where this server keeps nothing."""
         if self._archive is None:
-            raise UnknownFile("this server keeps no recordings, journals or snapshots")
+            raise UnknownFile(KEEPS_NOTHING)
         return self._archive
 
     def archive_of(self, key: Key) -> Archive:
         """Where things are kept that belong to a key, and nobody else's."""
-        return self.archive.on(self._stores[key.name]) if key.name else self.archive
+        return self.archive.with_store(self._stores[key.name]) if key.name else self.archive
 
     def start(self) -> None:
         start_threads(self.pool, self.limits.threads)
+        self.reader.start()
         if self._archive is not None:
             self._archive.start()
         if self.keeper is not None:
@@ -160,7 +152,8 @@ class SessionHub:
         self._ticker = asyncio.get_running_loop().create_task(self._tick(), name="millstream-ticker")
 
     async def farewell(self) -> float:
-        """End every session, and give those who watch the time to hear of it. Seconds that connections may then take."""
+        """End every session, and give those who watch the time to hear of it. Seconds that connections may
+        then take."""
         watched = list(self.live_sessions.values())
         await self._end()
         give_up = time.monotonic() + self.grace.half_s()
@@ -172,6 +165,7 @@ class SessionHub:
         """End every session and all threads. What waits for a disk is written, unless the grace is over."""
         await self._end()
         self.pool.shutdown(cancel_futures=True)
+        self.reader.close()
         for kept in (self.keeper, self._archive):
             if kept is not None:
                 kept.close(hurry=not self.grace.left_s())
@@ -191,10 +185,10 @@ class SessionHub:
         key: Key = NAMELESS,
         session_id: str = "",
     ) -> OpenRequest:
-        """A new session as it is asked for, of so many chunks where that is said. `source` names its input; empty: what its
-        owner sends. Raises what is wrong with it."""
+        """A new session as it is asked for, of so many chunks where that is said. `source` names its input;
+        empty: what its owner sends. Raises what is wrong with it."""
         check_prompts(prompts)
-        config = key.paced(config, rate)
+        config = key.paced(config, may_lower=rate == "auto")
         return OpenRequest(
             session_id=session_id or secrets.token_urlsafe(ID_BYTES),
             prompts=prompts,
@@ -211,27 +205,36 @@ class SessionHub:
         )
 
     def open(
-        self, prompts: tuple[WeightedPrompt, ...], config: StreamConfig, *, client: str = "", key: Key = NAMELESS, **terms: Any
+        self,
+        prompts: tuple[WeightedPrompt, ...],
+        config: StreamConfig,
+        *,
+        client: str = "",
+        key: Key = NAMELESS,
+        **terms: Any,
     ) -> LiveSession:
-        """A new session, on the terms of `request`. Raises `Overloaded` when it cannot be, and what is wrong with it."""
+        """A new session, on the terms of `request`. Raises `Overloaded` when it cannot be, and what is wrong
+        with it."""
         request = self.request(prompts, config, key=key, **terms)
         journal = self.journal(request.session_id, request.config, key)
-        return self.opened(replace(request, journal=journal), client, key)
+        return self.open_request(replace(request, journal=journal), client, key)
 
-    async def control(self, live_session: LiveSession, control: AnyControl, at_chunk: int | None = None) -> Receipt:
-        """Steer it. What is acknowledged is kept, where controls are."""
-        receipt = live_session.control(control, at_chunk=at_chunk)
-        if self.keeper is not None:
-            with live_session.before_next():
-                await self.keeper.log(live_session, control, receipt)
-        return receipt
+    def open_asked(
+        self,
+        ask: Ask,
+        *,
+        client: str = "",
+        key: Key = NAMELESS,
+        session_id: str = "",
+        max_chunks: int | None = None,
+    ) -> LiveSession:
+        """Open a session as a client asks for it."""
+        terms = self.card.terms(ask, key)
+        return self.open(**terms, max_chunks=max_chunks, client=client, key=key, session_id=session_id)
 
-    async def save(self, live_session: LiveSession) -> Kept:
-        archive, session_id = self.archive_of(live_session.key), live_session.session_id
-        save = partial(archive.save, self.service, session_id, owner=live_session.client)
-        kept = await within_quota(live_session.key, archive.store, save)
-        live_session.snapshots.append(kept.name)
-        return kept
+    def request_asked(self, ask: Ask, key: Key = NAMELESS) -> OpenRequest:
+        """Return a client's ask as the request that it is. Raises what is wrong with it."""
+        return self.request(**self.card.terms(ask, key), key=key)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Something to be done whether or not whoever asked for it is still there."""
@@ -240,36 +243,18 @@ class SessionHub:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def find(self, session_id: str, key: Key = NAMELESS) -> LiveSession:
-        """By the name that steers it, for the key that opened it; to others it is not there."""
-        live_session = self.live_sessions.get(session_id)
-        return _found(live_session if live_session is not None and live_session.key == key else None)
-
-    def leave(self, live_session: LiveSession) -> None:
-        """Its connection has closed, and with it it ends, when its chunk is done."""
+    def end_with_connection(self, live_session: LiveSession) -> None:
+        """End a session whose connection has closed, when its chunk is done."""
         if live_session.session_id in self.live_sessions:
-            self.leaving[live_session.session_id] = live_session.client
-            self.service.end(live_session.session_id, "its connection has closed")
+            self._closing[live_session.session_id] = live_session.client
+            live_session.end("its connection has closed")
 
-    async def settle(self, client: str) -> None:
-        """Wait until what this client has left is gone: a page that starts anew needs the place it had a moment ago."""
-        give_up = time.monotonic() + SETTLE_S
-        while client in self.leaving.values() and time.monotonic() < give_up:
-            await asyncio.sleep(SETTLE_S / 100)
-
-    def find_known(self, session_id: str, key: Key = NAMELESS) -> LiveSession:
-        """The same, also of one that has ended."""
-        ended = self._ended.get(session_id)
-        if session_id not in self.live_sessions and ended is not None and ended.key == key:
-            return ended
-        return self.find(session_id, key)
-
-    def sessions_of(self, key: Key) -> list[LiveSession]:
-        return [live_session for live_session in self.live_sessions.values() if live_session.key == key]
-
-    def find_view(self, view_id: str) -> LiveSession:
-        """By the name that only shows it."""
-        return _found(self._views.get(view_id))
+    async def wait_closed(self, client: str) -> None:
+        """Wait until the sessions that this client left are gone: a page that starts anew needs the place it
+        had."""
+        give_up = time.monotonic() + CLOSED_S
+        while client in self._closing.values() and time.monotonic() < give_up:
+            await asyncio.sleep(CLOSED_S / 100)
 
     def journal(self, session_id: str, config: StreamConfig, key: Key) -> SessionJournal | None:
         """None where nothing is kept."""
@@ -281,12 +266,12 @@ class SessionHub:
 
     @property
     def bounds(self) -> dict[str, Any]:
-        """Of every session of this server."""
+        """Bounds of every session of this server."""
         limits = self.limits
         return dict(idle_s=limits.idle_s, max_life_s=limits.max_life_s, max_chunks=limits.max_chunks)
 
     async def _end(self) -> None:
-        """Once: a model call that outlasts everybody's patience is not waited for again."""
+        """End the service once: a model call that outlasts the time to stop is not waited for again."""
         if self._over:
             return
         self._over = True
@@ -300,59 +285,93 @@ class SessionHub:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self.grace.half_s())
 
-    def opened(self, request: OpenRequest, client: str, key: Key, back: Returned | None = None) -> LiveSession:
-        key.check_sessions(len(self.sessions_of(key)))
+    def open_request(
+        self,
+        request: OpenRequest,
+        client: str,
+        key: Key,
+        lineage: Lineage | None = None,
+        back: Returned | None = None,
+    ) -> LiveSession:
+        """Open a session, also one that comes `back`. Raises `Overloaded` when it cannot be."""
+        if request.session_id in self.live_sessions:  # a ticket names the session that it opens
+            raise ProtocolError("bad_state", "this session is open already; attach to it")
+        key.check_sessions(len(self.live_sessions.of_key(key)))
         own = sum(live_session.client == client for live_session in self.live_sessions.values())
         Quota(self.limits.max_sessions).check("sessions", own=own, all=len(self.live_sessions))
-        view_id = secrets.token_urlsafe(ID_BYTES) if back is None else back.kept.view_id
-        live_session = LiveSession(request, view_id, self._parts, client=client, key=key)
-        if isinstance(request.journal, SessionJournal):
-            request.journal.tell = live_session.tell
-            live_session.journal_name = request.journal.name
+        kept = None if back is None else back.kept
+        view_id = secrets.token_urlsafe(ID_BYTES) if kept is None else kept.view_id
+        live_session = LiveSession(
+            request,
+            view_id,
+            self._parts,
+            client=client,
+            key=key,
+            lineage=lineage,
+            other_views=() if kept is None else kept.other_views,
+        )
         try:
-            self.service.open(request, live_session.tell if self.keeper is None else self.keeper.follow(live_session, back))
+            self.service.open(
+                request, live_session.tell if self.keeper is None else self.keeper.track(live_session, back)
+            )
         except MillstreamError:
-            self.let_be(live_session)
+            live_session.release_state()
             raise
-        self.live_sessions[live_session.session_id] = self._views[live_session.view_id] = live_session
+        self.live_sessions.add(live_session)
         self.spawn(self._attend(live_session))
         if request.source:
             self.spawn(self.card.sources.feed(live_session, self.pool))
         return live_session
 
-    def let_be(self, live_session: LiveSession) -> None:
-        """One that has not come to its place: what was kept of it stays."""
-        if self.keeper is not None:
-            self.keeper.let_be(live_session.session_id)
-
     async def _attend(self, live_session: LiveSession) -> None:
         try:
             await live_session.run()
         finally:
-            del self.live_sessions[live_session.session_id], self._views[live_session.view_id]
-            self.leaving.pop(live_session.session_id, None)
-            self._ended[live_session.session_id] = live_session
-            if len(self._ended) > MAX_ENDED:
-                self._ended.popitem(last=False)
+            self.live_sessions.remove(live_session)
+            self._closing.pop(live_session.session_id, None)
             if self.keeper is not None:
                 self.keeper.ended(live_session)
             self.outputs.forget(live_session)
-            await self.recordings.stop(live_session)
+            await live_session.recordings.stop()
             journal = live_session.request.journal
             if isinstance(journal, SessionJournal):
                 await self.archive_of(live_session.key).keep_journal(journal, owner=live_session.client)
-            live_session.let_go()
+            live_session.close()
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            report(self.live_sessions, self.service.metrics())
-            patience = dict(abandon_s=self.limits.abandon_s, leave_line_s=self.limits.leave_line_s)
-            end_abandoned(self.live_sessions, time.monotonic(), **patience, end=self.service.end, let_be=self.let_be)
+            self._report()
+            limits = self.limits
+            for each in list(self.live_sessions.values()):
+                each.end_if_abandoned(
+                    time.monotonic(), abandon_s=limits.abandon_s, leave_line_s=limits.leave_line_s
+                )
             self.service.hand_over_takes(self._meter.read(time.thread_time()))
 
+    def _report(self) -> None:
+        """Send viewers how their sessions do."""
+        metrics = self.service.metrics()
+        for each in metrics.scheduler.sessions:
+            live_session = self.live_sessions.get(each.session_id)
+            if live_session is None:
+                continue
+            live_session.show_stats(
+                Stats(
+                    continuity=each.continuity,
+                    ahead_s=each.ahead_s,
+                    stalled_s=each.stalled_s,
+                    misses=each.misses,
+                    viewers=len(live_session.viewers),
+                    utilisation=metrics.scheduler.utilisation,
+                    shared=metrics.shared.get(each.session_id, 0),
+                    paused=each.session_id in metrics.paused,
+                )
+            )
 
-def _found(live_session: LiveSession | None) -> LiveSession:
-    if live_session is None or live_session.ended:
-        raise UnknownSession("there is no such session; it may have ended")
-    return live_session
+
+def _unknown_words(
+    unknown: Callable[[str], list[str]], prompts: tuple[WeightedPrompt, ...]
+) -> tuple[str, ...]:
+    """Return words of a mix that mean nothing to the model, each once."""
+    return tuple(dict.fromkeys(word for prompt in prompts for word in unknown(prompt.text)))

@@ -1,13 +1,17 @@
-"""Sessions that outlive the server: the state of each in one file, replaced whole every few chunks and when the server stops.
+"""Sessions that outlive the server: the state of each in one file, replaced whole every few chunks and when
+the server stops.
 
-The state is copied on the engine's thread between two chunks and written on a thread of its own, so that a slow disk holds
-nobody up: a session whose last copy is still being written is copied at a later chunk, so there is never more than one of each.
-The file's name is a digest of the session's id, which therefore cannot be learnt from a listing. A session that ends because
-somebody wanted it to leaves nothing; what a killed server left is found by the next one, for a day (`file_store.py` beside it).
-A disk that is full ends no stream: the session's people are told once.
+The state is copied on the engine's thread between two chunks and written on a thread of its own, so that a
+slow disk holds nobody up: a session whose last copy is still being written is copied at a later chunk, so
+there is never more than one of each. The file's name is a digest of the session's id, which therefore cannot
+be learnt from a listing. A session that ends because somebody wanted it to leaves nothing; what a killed
+server left is found by the next one, for a day (`file_store.py` beside it). A disk that is full ends no
+stream: the session's people are told once.
 
-Where servers share files, every control is logged there before it is acknowledged: a session that comes back from its last
-state takes up those that came later, each at its chunk, and so goes on to the same bits.
+Beside it lies a log: every control before it is acknowledged, and the index of every chunk before it is
+shown. A session that comes back from its last state takes up the controls that came later, each at its chunk,
+and makes the chunks that were shown since to the same bits; what is asked of it meanwhile applies after them.
+So nothing that its people were told or shown becomes untrue when their server dies.
 """
 
 from __future__ import annotations
@@ -28,27 +32,35 @@ import msgspec
 
 from millstream.core.config import StreamConfig
 from millstream.core.controls import AnyControl, Receipt
-from millstream.core.errors import NotKept, Overloaded, UnknownFile, UnknownSession
+from millstream.core.errors import NotKept, Overloaded, SnapshotError, UnknownFile, UnknownSession
+from millstream.core.keys import NAMELESS, Key
 from millstream.engine import snapshot
-from millstream.server.access.keys import NAMELESS, Key
 from millstream.server.sessions.archive import DISK_FAILS, Archive, SavedSession
 from millstream.server.sessions.file_store import FileStore
 from millstream.server.sessions.live_session import LiveSession
 from millstream.server.sessions.receipts import MAX_RECEIPTS
 from millstream.server.sessions.threads import start_threads
-from millstream.serving.notices import SHUTTING_DOWN, Applied, Ended, Live, Noted, Notice, Pictured, Tell
+from millstream.serving.notices import SHUTTING_DOWN, Applied, Ended, Live, Noted, Notice, Tell
 from millstream.serving.service import Service
 from millstream.serving.session_entry import label
-from millstream.session.kept import KeptAs, LoggedControl, welcome
+from millstream.session.chunk import Chunk
+from millstream.session.kept import KeptAs, LastShown, LoggedControl
 from millstream.session.session import Session
 from millstream.session.timeline import TimelineState
 
 log = logging.getLogger(__name__)
 
 STORAGE_FAILS = (
-    "the storage that servers share is full or gone; the stream goes on. If its server dies meanwhile, it comes back as it "
+    "the storage that servers share is full or gone; the stream goes on. If its server dies meanwhile, it "
+    "comes back as it "
     "was kept last, without what was asked for since"
 )
+SLOW_LOG_S = 2.0
+"""For so long a chunk waits until storage knows that it is shown."""
+LOG_THREADS = 8
+"""Storage that is far away takes its time for each session."""
+SHOWN = "shown.json"
+"""In a session's log, beside its controls."""
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
@@ -58,8 +70,9 @@ class Returned:
 
     saved: SavedSession
     kept: KeptAs
-    log: dict[str, LoggedControl] | None = None
-    """Controls that were acknowledged, by file; None where they are not logged."""
+    log: dict[str, LoggedControl]
+    """Controls that were acknowledged, by file."""
+    shown: LastShown
 
     @property
     def timeline(self) -> TimelineState:
@@ -68,39 +81,46 @@ class Returned:
     @property
     def late(self) -> tuple[LoggedControl, ...]:
         """Controls that its state knows nothing of."""
-        return self.kept.unknown((self.log or {}).values(), self.timeline)
+        return self.kept.unknown(self.log.values(), self.timeline)
+
+    @property
+    def open_from(self) -> int:
+        """The first chunk that may be other than it was."""
+        return self.shown.open_from(self.kept, self.timeline)
 
     @property
     def news(self) -> list[Notice]:
-        """What its people are told first."""
+        """Notices that its clients are sent first."""
         receipts = self.kept.receipts(self.timeline, self.late)
-        said = Noted(words=welcome(self.timeline, has_log=self.log is not None), once=True)
+        said = Noted(words=self.shown.welcome(self.kept, self.timeline), once=True)
         return [said, Applied(receipts=receipts)]
 
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A session that is being kept."""
+    """Session that is being kept."""
 
     live_session: LiveSession
     applied: deque[Receipt]
-    """Of its last controls."""
+    """Receipts of its last controls."""
     due: int
-    """At this chunk it is copied again."""
+    """Chunk at which it is copied again."""
     is_copied: bool = False
-    """Whether a copy is being made or written."""
+    """True while a copy is being made or written."""
     num_copies: int = 0
-    """That were ever made."""
+    """Number of copies ever made."""
     has_file: bool = False
     is_over: bool = False
-    """Whether it has ended for good: what is still written of it goes."""
+    """True if it has ended for good: what is still written of it is removed."""
     was_told: bool = False
     media_s: float = 0.0
-    """Of all its chunks."""
+    """Seconds of all its chunks."""
     last: int = -1
-    """The chunk that was made last: after a rewind, what was kept is of a path that was not taken."""
+    """Last chunk made: after a rewind, what was kept is of a path that was not taken."""
     num_logged: int = 0
-    """Controls, ever."""
+    """Number of controls ever logged."""
+    path: int = 0
+    """How often it was rewound."""
 
     @property
     def session_id(self) -> str:
@@ -113,27 +133,32 @@ class _Held:
 
 class _Copy(NamedTuple):
     number: int
-    """Of its session's."""
+    """Number of the copy among its session's, from 1."""
     snapshot: snapshot.Snapshot
 
 
 class Keeper:
-    def __init__(self, archive_of: Callable[[Key], Archive], service: Service, spawn: Spawn, *, every: int) -> None:
-        """Make it on the event loop. `spawn` runs something there to its end; `every` is in chunks. What is kept of a session
-        lies with the other files of its key, so that no other key comes back to it."""
-        self._archive_of, self._service, self._spawn, self._every = archive_of, service, spawn, every
+    def __init__(
+        self, archive_of: Callable[[Key], Archive], service: Service, spawn: Spawn, *, every: int
+    ) -> None:
+        """Make it on the event loop. `spawn` runs something there to its end; `every` is in chunks. What is
+        kept of a session lies with the other files of its key, so that no other key comes back to it."""
+        self._archive_of = archive_of
+        self._service = service
+        self._spawn = spawn
+        self._every = every
         self._loop = asyncio.get_running_loop()
         self._held: dict[str, _Held] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="millstream-keep")
-        self._log_pool = ThreadPoolExecutor(1, thread_name_prefix="millstream-controls")
-        """Of its own: nobody waits for an acknowledgement behind somebody's state."""
+        self._log_pool = ThreadPoolExecutor(LOG_THREADS, thread_name_prefix="millstream-controls")
+        """Pool for controls alone: an acknowledgement never waits behind another session's state."""
 
     def start(self, stream: StreamConfig) -> None:
         """`stream` is what most sessions are."""
         start_threads(self._pool, 1)
+        start_threads(self._log_pool, LOG_THREADS)
         archive = self._archive_of(NAMELESS)
         if archive.store.shared is not None:
-            start_threads(self._log_pool, 1)
             archive.prepare(stream)
 
     def close(self, *, hurry: bool = False) -> None:
@@ -150,44 +175,76 @@ class Keeper:
         kept = saved.header.kept
         if kept is None or kept.session_id != session_id:
             raise UnknownSession("there is no such session; what lies in its place is another's")
-        shared = self._archive_of(key).store.shared
-        if shared is None:
-            return Returned(saved, kept)
-        lines = await self._loop.run_in_executor(self._log_pool, shared.read_all, _log_folder(file_name(session_id)))
-        return Returned(saved, kept, {name: msgspec.json.decode(line, type=LoggedControl) for name, line in lines.items()})
+        logs = self._archive_of(key).store.logs
+        lines = await self._loop.run_in_executor(
+            self._log_pool, logs.read_all, _log_folder(file_name(session_id))
+        )
+        shown = msgspec.json.decode(lines.pop(SHOWN, b"{}"), type=LastShown)
+        return Returned(
+            saved,
+            kept,
+            {name: msgspec.json.decode(line, type=LoggedControl) for name, line in lines.items()},
+            shown,
+        )
 
-    async def log(self, live_session: LiveSession, control: AnyControl, receipt: Receipt) -> None:
-        """Before the receipt goes out."""
-        held = self._held.get(live_session.session_id)
-        shared = None if held is None else self._store(held).shared
-        if held is None or shared is None:
+    async def log_control(self, session_id: str, control: AnyControl, receipt: Receipt) -> None:
+        """Keep a control, before its receipt goes out."""
+        held = self._held.get(session_id)
+        if held is None:
             return
         held.num_logged += 1
         named = msgspec.structs.replace(control, id=receipt.control_id)
-        line = msgspec.json.encode(LoggedControl(control=named, at_chunk=receipt.chunk_index))
-        place = f"{_log_folder(held.file)}/{receipt.chunk_index:012d}-{held.num_logged:09d}.json"
-        try:
-            await self._loop.run_in_executor(self._log_pool, shared.write, place, line)
-        except NotKept as error:
-            level = logging.DEBUG if held.was_told else logging.ERROR
-            log.log(level, "its controls are not kept: %s", error, extra={"session": label(held.session_id)})
-            self._tell_once(held, STORAGE_FAILS)
+        line = msgspec.json.encode(LoggedControl(control=named, at_chunk=receipt.chunk_index, path=held.path))
+        await self._write_log(held, f"{receipt.chunk_index:012d}-{held.num_logged:09d}.json", line)
 
-    async def hand_over(self, live_session: LiveSession) -> None:
-        """Its state as it is, where another server finds it. The session stands still and nobody steers it."""
-        held = self._held[live_session.session_id]
+    async def log_shown(self, session_id: str, chunk: int) -> None:
+        """Keep the index of a chunk, before it is shown."""
+        held = self._held.get(session_id)
+        if held is None:
+            return
+        line = msgspec.json.encode(LastShown(chunk=chunk, path=held.path))
+        writing = asyncio.ensure_future(self._write_log(held, SHOWN, line))
+        if not (await asyncio.wait({writing}, timeout=SLOW_LOG_S))[0]:
+            self._failed(held, "its chunks are shown before storage knows of them", "storage is slow")
+
+    async def _write_log(self, held: _Held, name: str, line: bytes) -> None:
+        place = f"{_log_folder(held.file)}/{name}"
+        try:
+            await self._loop.run_in_executor(self._log_pool, self._store(held).logs.write, place, line)
+        except NotKept as error:
+            self._failed(held, "its controls are not kept", error)
+        except RuntimeError as error:  # the server stops, and its threads have
+            log.debug("its log is not written: %s", error, extra={"session": label(held.session_id)})
+
+    def _failed(self, held: _Held, what: str, why: object) -> None:
+        """Something is not kept: its people are told, once, and the stream goes on."""
+        level = logging.DEBUG if held.was_told else logging.ERROR  # a full disk is not filled with this
+        log.log(level, "%s: %s", what, why, extra={"session": label(held.session_id)})
+        self._tell_once(held, DISK_FAILS if self._store(held).shared is None else STORAGE_FAILS)
+
+    async def write_state(self, session_id: str) -> None:
+        """Leave its state where another server finds it. The session stands still and nobody steers it."""
+        held = self._held[session_id]
         await self._put_away(held, self._copied(held), must=True)
 
-    def follow(self, live_session: LiveSession, back: Returned | None = None) -> Tell:
-        """Keep a session from now on, `back` from what was kept or new; what its people are to be told goes through here."""
-        assert live_session.session_id not in self._held, "a session is followed once"
+    def track(self, live_session: LiveSession, back: Returned | None = None) -> Tell:
+        """Keep a session from now on, `back` from what was kept or new; what its people are to be told goes
+        through here."""
+        assert live_session.session_id not in self._held, "a session is tracked once"
         held = _Held(live_session, deque(maxlen=MAX_RECEIPTS), due=1)
         news = list[Notice]()
         if back is not None:
             held.applied.extend(back.kept.applied)
-            held.due = back.timeline.chunk_index + self._every
-            held.has_file, held.media_s = True, back.kept.media_s
-            held.num_logged = max((int(name.partition("-")[2].partition(".")[0]) for name in back.log or ()), default=0)
+            # what a stopped server kept is all there was for as long as nothing was added to it: then it is
+            # replaced at once
+            held.due = back.timeline.chunk_index + (1 if back.kept.was_stopped else self._every)
+            held.due = max(held.due, back.open_from + 1)
+            held.has_file = True
+            held.media_s = back.kept.media_s
+            held.path = back.kept.path
+            held.num_logged = max(
+                (int(name.partition("-")[2].partition(".")[0]) for name in back.log), default=0
+            )
             news = back.news
         self._held[live_session.session_id] = held
 
@@ -195,10 +252,16 @@ class Keeper:
             """On the engine's thread."""
             live_session.tell(notice)
             match notice:
-                case Pictured(chunk=chunk, media_s=media_s, fps=fps):
+                case Chunk() as chunk:
+                    went_back = chunk.index <= held.last
+                    held.last = chunk.index
+                    if went_back:  # what applied from here on did so on a path that was left
+                        held.path += 1
+                        held.applied = deque(
+                            (each for each in held.applied if each.chunk_index < chunk.index), MAX_RECEIPTS
+                        )
                     held.applied.extend(chunk.receipts)
-                    held.media_s = media_s + len(chunk.frames) / fps
-                    went_back, held.last = chunk.index <= held.last, chunk.index
+                    held.media_s = chunk.media_s + chunk.num_frames / chunk.fps
                     if (chunk.index + 1 >= held.due or went_back) and not held.is_copied:
                         self._copy_soon(held, chunk.index + 1)
                 case Applied(receipts=receipts):
@@ -209,21 +272,21 @@ class Keeper:
 
         return tell
 
-    def let_be(self, session_id: str) -> None:
-        """Its session may end without its file."""
+    def release(self, session_id: str) -> None:
+        """Keep no more of a session, and leave what was kept when it ends."""
         self._held.pop(session_id, None)
 
     def ended(self, live_session: LiveSession) -> None:
-        """What is kept of a session goes with it, unless it may be brought back."""
+        """Remove what is kept of a session that has ended, unless it may be brought back."""
         held = self._held.pop(live_session.session_id, None)
-        if held is None or not isinstance(live_session.state, Ended):
+        if held is None or not isinstance(live_session.status, Ended):
             return
-        if live_session.state.cause not in ("failed", "refused") and live_session.state != SHUTTING_DOWN:
+        if live_session.status.cause not in ("failed", "refused") and live_session.status != SHUTTING_DOWN:
             held.is_over = True
             self._remove(held)
 
     async def keep_all(self, timeout_s: float) -> None:
-        """The server stops: every session ends here, in the state that is kept."""
+        """Keep every session as the server stops: each ends here, in the state that is kept."""
         with suppress(Overloaded):  # the engine has failed: what was kept before is all there is
             jobs = [(held, self._copied(held, last=True)) for held in self._held.values()]
             writing = [asyncio.ensure_future(self._put_away(held, job)) for held, job in jobs]
@@ -231,19 +294,24 @@ class Keeper:
                 await asyncio.wait(writing, timeout=timeout_s)
 
     def _copy_soon(self, held: _Held, chunk: int) -> None:
-        """On the engine's thread, which does it before anything else."""
-        held.due, held.is_copied = chunk + self._every, True
+        """Copy a session on the engine's thread, which does it before anything else."""
+        held.due = chunk + self._every
+        held.is_copied = True
         with suppress(Overloaded):  # it is all over: whoever stops the server keeps everybody
             job = self._copied(held)
             self._loop.call_soon_threadsafe(lambda: self._spawn(self._put_away(held, job)))
 
     def _copied(self, held: _Held, *, last: bool = False) -> Future[_Copy]:
-        request, view_id = held.live_session.request, held.live_session.view_id
+        request = held.live_session.request
+        view_id = held.live_session.view_id
 
         def copy(session: Session) -> _Copy:
             held.num_copies += 1
             if last:
-                self._service.end(held.session_id, SHUTTING_DOWN.reason)  # first: from now on nobody can steer it
+                self._service.end(
+                    held.session_id, SHUTTING_DOWN.reason
+                )  # first: from now on nobody can steer it
+            lineage = held.live_session.lineage
             kept = KeptAs(
                 session_id=held.session_id,
                 view_id=view_id,
@@ -254,9 +322,12 @@ class Keeper:
                 applied=tuple(held.applied),
                 media_s=held.media_s,
                 source=request.source,
-                tree=held.live_session.tree,
-                parent_id=held.live_session.parent_id,
-                forked_at=held.live_session.forked_at,
+                tree=lineage.tree,
+                parent_id=lineage.parent_id,
+                forked_at=lineage.forked_at,
+                other_views=held.live_session.other_views,
+                was_stopped=last,
+                path=held.path,
             )
             return _Copy(held.num_copies, self._archive_of(held.live_session.key).copy(session, kept))
 
@@ -276,10 +347,13 @@ class Keeper:
             if must:
                 raise
             return
+        except SnapshotError:  # it went back, and is on its way to where it was
+            held.due = 0
+            if must:
+                raise
+            return
         except NotKept as error:
-            level = logging.DEBUG if held.was_told else logging.ERROR  # a full disk is not filled with this
-            log.log(level, "its state is not kept: %s", error, extra={"session": label(held.session_id)})
-            self._tell_once(held, DISK_FAILS if self._store(held).shared is None else STORAGE_FAILS)
+            self._failed(held, "its state is not kept", error)
             if must:
                 raise
             return
@@ -297,11 +371,11 @@ class Keeper:
         store = self._store(held)
         snapshot.write(copied, store.place("sessions", held.file))
         store.share("sessions", held.file)
-        if store.shared is not None:
-            folder, chunk = _log_folder(held.file), copied.header.timeline.chunk_index
-            for name in store.shared.names(folder):
-                if int(name.partition("-")[0]) < chunk:
-                    store.shared.remove(f"{folder}/{name}")
+        folder = _log_folder(held.file)
+        chunk = copied.header.timeline.chunk_index
+        for name in store.logs.names(folder):
+            if name[0].isdigit() and int(name.partition("-")[0]) < chunk:
+                store.logs.remove(f"{folder}/{name}")
 
     def _remove(self, held: _Held) -> None:
         """For good, wherever it lies."""
@@ -310,7 +384,7 @@ class Keeper:
         if store.shared is not None:
             place = store.place("sessions", held.file)
             self._pool.submit(store.shared.remove, f"sessions/{place.name}")
-            self._pool.submit(store.shared.remove, _log_folder(held.file))
+        self._pool.submit(store.logs.remove, _log_folder(held.file))
 
     def _tell_those_without(self) -> None:
         """Files of others may have gone for the newest."""

@@ -1,8 +1,8 @@
-"""What one client has still to be sent, in order. Knows no sockets and no protocol.
+"""Queue of what is still to be sent to one client, in order. Knows no sockets and no protocol.
 
-Bounded in three ways. Of the pictures that wait, the newest few keep their payload: the oldest loses it first, but its header
-stays, with the receipts in it. Small messages are never dropped. A client that does not take one item within `patience_s`, or
-lets `max_items` pile up, counts as gone.
+It is bounded in three ways. Of the pictures that wait, the newest few keep their payload: the oldest loses it
+first, but its header stays, with the receipts in it. Small messages are never dropped. A client that does not
+take one item within `patience_s`, or lets `max_items` pile up, counts as gone.
 """
 
 from __future__ import annotations
@@ -14,33 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millstream.core.client_messages import Format
-from millstream.core.controls import Receipt, WeightedPrompt
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChunkInfo:
-    """All about a chunk but its frames."""
-
-    index: int
-    epoch: int
-    media_s: float
-    """Where in the stream its first frame lies."""
-    fps: float
-    num_frames: int
-    prompts: tuple[WeightedPrompt, ...]
-    unknown: tuple[str, ...]
-    """Words of the prompts that mean nothing to the model."""
-    receipts: tuple[Receipt, ...]
-    total_ms: float
-    phases_ms: dict[str, float]
-    late_s: float
+from millstream.session.chunk import Chunk
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncodedChunk:
     """A chunk as one client gets it."""
 
-    info: ChunkInfo
+    chunk: Chunk
+    """All about it but its frames."""
     format: Format
     parts: tuple[bytes, ...]
     """One a frame, or one fragment; none where the client was too slow for them."""
@@ -55,9 +37,9 @@ class EncodedChunk:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutboxLimits:
     max_pictures: int = 4
-    """With payload; about three seconds."""
+    """Most pictures with payload; about three seconds."""
     max_picture_bytes: int = 64 * 2**20
-    """Of all payloads; the newest is kept whatever its size."""
+    """Most bytes of all payloads; the newest is kept whatever its size."""
     max_items: int = 1024
     patience_s: float = 30.0
 
@@ -127,9 +109,13 @@ class Outbox:
 
     def _thin(self) -> None:
         """Take payloads from the oldest pictures until the rest are few and small enough."""
-        whole = [place for place, item in enumerate(self._items) if isinstance(item, EncodedChunk) and item.parts]
+        whole = [
+            place for place, item in enumerate(self._items) if isinstance(item, EncodedChunk) and item.parts
+        ]
         num_bytes = sum(self._items[place].num_bytes for place in whole)
-        while len(whole) > 1 and (len(whole) > self.limits.max_pictures or num_bytes > self.limits.max_picture_bytes):
+        while len(whole) > 1 and (
+            len(whole) > self.limits.max_pictures or num_bytes > self.limits.max_picture_bytes
+        ):
             place = whole.pop(0)
             num_bytes -= self._items[place].num_bytes
             self._items[place] = replace(self._items[place], parts=())

@@ -1,6 +1,8 @@
-"""The pictures of an outbox one frame at a time, each when it is due. For whoever cannot be told when to show what.
+"""The pictures of an outbox one frame at a time, each when it is due. For whoever cannot be told when to show
+what.
 
-Bounded by the outbox: whoever takes frames too slowly goes without some, oldest first, and what comes then is shown at once.
+Bounded by the outbox: whoever takes frames too slowly goes without some, oldest first, and what comes then is
+shown at once.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ LATE_S = 0.1
 
 
 class Playhead:
-    """Where a viewer is in a stream whose frames are pushed to it one by one. Pure arithmetic: seconds of some clock come in.
+    """Position of a viewer in a stream whose frames are pushed to it one by one. Pure arithmetic: seconds of
+    some clock come in.
 
-    Frames are shown at the pace of media time. When they come late, everything after them moves; when some were left out, the
-    next one takes their place, so that what waits never grows old.
+    Frames are shown at the pace of media time. When they come late, everything after them moves; when some
+    were left out, the next one takes their place, so that what waits never grows old.
     """
 
     def __init__(self) -> None:
@@ -32,7 +35,8 @@ class Playhead:
         """When to show a frame that lies at `media_s` and lasts `frame_s`."""
         assert frame_s > 0, f"a frame that lasts {frame_s} s"
         if self._zero is None:
-            self._zero, self._begun = now - media_s, now
+            self._zero = now - media_s
+            self._begun = now
         elif media_s - self._next_media_s > frame_s:
             self._zero -= media_s - self._next_media_s
         self._next_media_s = media_s + frame_s
@@ -54,14 +58,17 @@ class PacedFrames:
         self._playhead = Playhead()
 
     async def next(self) -> tuple[bytes, float] | None:
-        """The next frame, when it is due, and how long after the first one that is; None after the last. May be cancelled."""
+        """The next frame, when it is due, and how long after the first one that is; None after the last. May
+        be cancelled."""
         while not self._frames:
             item = await self._outbox.take()
             if item is None:
                 return None
             if isinstance(item, EncodedChunk):
-                frame_s = 1 / item.info.fps
-                self._frames.extend((item.info.media_s + n * frame_s, frame_s, part) for n, part in enumerate(item.parts))
+                frame_s = 1 / item.chunk.fps
+                self._frames.extend(
+                    (item.chunk.media_s + n * frame_s, frame_s, part) for n, part in enumerate(item.parts)
+                )
         media_s, frame_s, part = self._frames[0]
         due = self._playhead.show_at(media_s, frame_s, time.monotonic())
         await asyncio.sleep(due - time.monotonic())

@@ -1,7 +1,9 @@
-"""One chunk encoded by several threads: its stills in pieces, in order, by whoever of a pool has nothing else to do.
+"""One chunk encoded by several threads: its stills in pieces, in order, by whoever of a pool has nothing else
+to do.
 
-Knows no sessions. Runs on a thread of that pool. It makes itself what no other thread has begun, so it never waits for one that
-is not at work: a busy pool encodes each chunk on one thread, as before, and nothing can wait for itself.
+Knows no sessions. Runs on a thread of that pool. It makes itself what no other thread has begun, so it never
+waits for one that is not at work: a busy pool encodes each chunk on one thread, as before, and nothing can
+wait for itself.
 Shapes: T frames, H height, W width, 3 is RGB.
 """
 
@@ -11,7 +13,7 @@ import time
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 
-from millstream.video.encoding import Encoder, Frames, Stills
+from millstream.video.encoding import Encoder, Frames, ImageEncoder
 
 PIECE = 4
 """Pictures for which it is worth waking a thread, which takes a hundredth of what they do."""
@@ -22,7 +24,9 @@ Encoded = tuple[tuple[bytes, ...], float]
 
 def encode_piecewise(pool: Executor, encoder: Encoder, frames_THW3: Frames, fps: float) -> Encoded:
     """All parts in order, whoever made them; raises what any of them raised."""
-    if not isinstance(encoder, Stills) or encoder.format == "raw":  # a film goes on where it was; raw is a copy
+    if (
+        not isinstance(encoder, ImageEncoder) or encoder.format == "raw"
+    ):  # a film goes on where it was; raw is a copy
         return _timed(encoder, frames_THW3, fps)
     pieces = [frames_THW3[first : first + PIECE] for first in range(0, len(frames_THW3), PIECE)]
     offered = dict[int, Future[Encoded]]()

@@ -1,4 +1,5 @@
-"""What became of one session's controls: the last receipt of each, and since when those wait that are to show at once."""
+"""Receipts of one session's controls: the last of each, and since when those wait that are to show at
+once."""
 
 from __future__ import annotations
 
@@ -32,11 +33,11 @@ class KnownReceipts:
         return [moment for moment in asked if moment is not None]
 
     def find(self, control_id: str) -> Receipt | None:
-        """Of a control that was asked for before."""
+        """Return the last receipt of a control that was asked for before."""
         return self._last.get(control_id)
 
     def all(self) -> tuple[Receipt, ...]:
-        """For those who ask instead of listening."""
+        """Return the last receipts, for clients that poll."""
         return tuple(self._last.values())
 
     def _keep(self, receipt: Receipt) -> None:

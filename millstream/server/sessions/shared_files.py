@@ -1,7 +1,9 @@
-"""What several servers share, so that a session outlives any of them: a folder that all of them see, or an address of fsspec's.
+"""Files that several servers share, so that a session outlives any of them: in a folder that all of them see,
+or at an address of fsspec's.
 
-A file is there whole or not at all. A folder that has gone is not made anew: another server would not see it, and whatever was
-mounted there may come back. Knows no sessions; `file_store.py` and `keeper.py` beside it say what lies here.
+A file is there whole or not at all. A folder that has gone is not made anew: another server would not see it,
+and whatever was mounted there may come back. Knows no sessions; `file_store.py` and `keeper.py` beside it say
+what lies here.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from millstream.core.errors import ConfigError, NotKept
 
@@ -21,10 +24,10 @@ from millstream.core.errors import ConfigError, NotKept
 @dataclass(frozen=True, slots=True)
 class SharedFiles:
     files: Any
-    """A file system of fsspec's."""
+    """File system of fsspec's."""
     root: str
     home: str
-    """Of all of it; `root` is that, or a folder in it."""
+    """Root of all shared files; `root` is that, or a folder in it."""
 
     @classmethod
     def at(cls, address: str) -> SharedFiles:
@@ -42,6 +45,11 @@ class SharedFiles:
             ) from None
         return shared
 
+    @classmethod
+    def in_folder(cls, folder: Path) -> SharedFiles:
+        """A folder of this server's own, which is there."""
+        return cls(LocalFileSystem(), str(folder), str(folder))
+
     def under(self, folder: str) -> SharedFiles:
         return SharedFiles(self.files, f"{self.root}/{folder}", self.home)
 
@@ -54,7 +62,7 @@ class SharedFiles:
             self.files.pipe_file(draft, data)
 
     def fetch(self, place: str, target: Path) -> bool:
-        """Whether it was there; what the target's folder held under that name is replaced."""
+        """Fetch a file to `target`; return whether it was there. A file already at `target` is replaced."""
         draft = target.with_name(f".{secrets.token_hex(8)}.fetched")
         try:
             self.files.get_file(f"{self.root}/{place}", str(draft))
@@ -67,9 +75,12 @@ class SharedFiles:
         return True
 
     def read_all(self, folder: str) -> dict[str, bytes]:
-        """Files of a folder by their names, in order; none where there is no folder."""
+        """Return the files of a folder by their names, in order; none where there is no folder."""
         try:
-            found = {path.rpartition("/")[2]: data for path, data in self.files.cat(f"{self.root}/{folder}/*").items()}
+            found = {
+                path.rpartition("/")[2]: data
+                for path, data in self.files.cat(f"{self.root}/{folder}/*").items()
+            }
         except FileNotFoundError:
             self._check_there(folder)
             return {}
@@ -93,13 +104,16 @@ class SharedFiles:
 
     def _check_there(self, place: str) -> None:
         if self._is_folder and not Path(self.home).is_dir():
-            raise NotKept(f"cannot reach {place}: {self.home} is not there; the storage that servers share is gone")
+            raise NotKept(
+                f"cannot reach {place}: {self.home} is not there; the storage that servers share is gone"
+            )
 
     @contextmanager
     def _whole(self, place: str) -> Iterator[str]:
         """Where to write: a folder shows what is half written, so there it gets its name last."""
         self._check_there(place)
-        target, is_folder = f"{self.root}/{place}", self._is_folder
+        target = f"{self.root}/{place}"
+        is_folder = self._is_folder
         draft = f"{target}.{secrets.token_hex(4)}.draft" if is_folder else target
         try:
             self.files.makedirs(target.rpartition("/")[0], exist_ok=True)
@@ -110,4 +124,6 @@ class SharedFiles:
             if is_folder:
                 with suppress(OSError):
                     Path(draft).unlink()
-            raise NotKept(f"cannot write {place}: {error}; the storage that servers share is full or gone") from None
+            raise NotKept(
+                f"cannot write {place}: {error}; the storage that servers share is full or gone"
+            ) from None

@@ -1,7 +1,8 @@
-"""The videos that a server offers as an input, by name: whoever may open a session may name one, and nobody names a path.
+"""The videos that a server offers as an input, by name: whoever may open a session may name one, and nobody
+names a path.
 
-A source plays while some session takes it, once for all of them: who comes later sees what the others see. Each session is
-given the newest frame, at its own rate and in its own size.
+A source plays while some session takes it, once for all of them: who comes later sees what the others see.
+Each session is given the newest frame, at its own rate and in its own size.
 """
 
 from __future__ import annotations
@@ -50,18 +51,21 @@ class Sources:
 
     async def feed(self, live_session: LiveSession, pool: Executor) -> None:
         """Until the session ends. One that is not there any more is told."""
-        name, feed = live_session.request.source, live_session.request.feed
+        name = live_session.request.source
+        feed = live_session.request.feed
         assert feed is not None, f"{live_session.session_id} was opened without input"
         if name not in self.addresses:
-            live_session.tell(Noted(words=f"the source {name} is not offered any more; the stream waits for it"))
+            live_session.tell(
+                Noted(words=f"the source {name} is not offered any more; the stream waits for it")
+            )
             return
-        playing = self._take(name, live_session)
+        playing = self._start(name, live_session)
         try:
             await _pass_on(playing.source, live_session, feed.size, pool)
         finally:
-            await self._leave(name, live_session)
+            await self._stop(name, live_session)
 
-    def _take(self, name: str, live_session: LiveSession) -> _Playing:
+    def _start(self, name: str, live_session: LiveSession) -> _Playing:
         playing = self._playing.get(name)
         if playing is not None:
             if playing.source.trouble:
@@ -77,7 +81,7 @@ class Sources:
         playing = self._playing[name] = _Playing(LiveSource(self.addresses[name], tell), sessions)
         return playing
 
-    async def _leave(self, name: str, live_session: LiveSession) -> None:
+    async def _stop(self, name: str, live_session: LiveSession) -> None:
         playing = self._playing[name]
         playing.sessions.discard(live_session)
         if not playing.sessions:
@@ -85,12 +89,18 @@ class Sources:
             await asyncio.to_thread(playing.source.close)
 
 
-async def _pass_on(source: LiveSource, live_session: LiveSession, size: tuple[int, int], pool: Executor) -> None:
-    loop, due, shown, picture = asyncio.get_running_loop(), time.monotonic(), None, None
+async def _pass_on(
+    source: LiveSource, live_session: LiveSession, size: tuple[int, int], pool: Executor
+) -> None:
+    loop = asyncio.get_running_loop()
+    due = time.monotonic()
+    shown = None
+    picture = None
     while not live_session.ended:
         frame = source.latest
         if frame is not None and frame is not shown:
-            shown, picture = frame, await loop.run_in_executor(pool, picture_of, frame, size)
+            shown = frame
+            picture = await loop.run_in_executor(pool, picture_of, frame, size)
         if picture is not None:
             live_session.push(picture)
         due = max(due + 1 / live_session.fps, time.monotonic() - 1)  # what is long past is not made up for

@@ -1,8 +1,8 @@
-"""What aiortc does with a peer below the data channel's messages, watched where it does it.
+"""Watch over what aiortc does with a peer below the data channel's messages.
 
-aiortc keeps whatever has not become a message yet, however much it is; a packet it cannot read, or an offer it cannot follow,
-ends one of its tasks with a traceback. Here any of these ends that peer's connection, and nothing else. Looks into aiortc: it
-has no other place for this.
+aiortc keeps whatever has not become a message yet, however much it is; a packet it cannot read, or an offer
+it cannot follow, ends one of its tasks with a traceback. Here any of these ends that peer's connection, and
+nothing else. Uses aiortc's internals: it has no other place for this.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ MAX_PIECES = 4096
 
 
 def watch_connecting(connection: RTCPeerConnection, give_up: Callable[[], None]) -> None:
-    """Have `give_up` called where the way to a connection ends in an error: aiortc walks it in a task that nobody awaits."""
+    """Have `give_up` called where the way to a connection ends in an error: aiortc walks it in a task that
+    nobody awaits."""
     connect = connection._RTCPeerConnection__connect  # type: ignore[attr-defined]
 
     async def connect_or_give_up() -> None:
@@ -36,7 +37,8 @@ def watch_connecting(connection: RTCPeerConnection, give_up: Callable[[], None])
 
 def watch_packets(transport: RTCSctpTransport, give_up: Callable[[], None]) -> None:
     """Have `give_up` called at the first packet too many; those behind it are not read."""
-    parse, packets = transport._handle_data, TokenBucket(PACKETS_PER_S, 2 * PACKETS_PER_S)
+    parse = transport._handle_data
+    packets = TokenBucket(PACKETS_PER_S, 2 * PACKETS_PER_S)
     over = False
 
     async def handle(data: bytes) -> None:

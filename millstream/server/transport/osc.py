@@ -1,9 +1,9 @@
 """OSC 1.0: packets to messages, messages to packets. Knows no sockets and no controls.
 
-Our own, because of floods and of bad input. Of a message only the address is read until it is known that no newer one takes its
-place. A packet is read in bounded time and memory, however its bundles are nested, and what is cut short or of an unknown type
-is refused: nothing is guessed, and nothing is logged for each of ten thousand messages a second.
-Time tags are not waited for: a change applies at the next chunk that is free.
+Our own, because of floods and of bad input. Of a message only the address is read until it is known that no
+newer one takes its place. A packet is read in bounded time and memory, however its bundles are nested, and
+what is cut short or of an unknown type is refused: nothing is guessed, and nothing is logged for each of ten
+thousand messages a second. Time tags are not waited for: a change applies at the next chunk that is free.
 """
 
 from __future__ import annotations
@@ -20,15 +20,20 @@ MAX_PARTS = 256
 MAX_ADDRESS = 128
 
 Argument = int | float | str | bool | None
-NUMBERS = {"i": struct.Struct(">i"), "h": struct.Struct(">q"), "f": struct.Struct(">f"), "d": struct.Struct(">d")}
+NUMBERS = {
+    "i": struct.Struct(">i"),
+    "h": struct.Struct(">q"),
+    "f": struct.Struct(">f"),
+    "d": struct.Struct(">d"),
+}
 CONSTANTS: dict[str, Argument] = {"T": True, "F": False, "N": None, "I": True}
 TEXT = "sS"
 BRACKETS = "[]"
-"""Of an array: what is in it counts as if it stood there alone."""
+"""Tags of an array: what is in it counts as if it stood there alone."""
 
 
 def messages(packet: bytes) -> list[tuple[str, bytes]]:
-    """The addresses of a message or a bundle, each with arguments that are not read yet."""
+    """Return the addresses of a message or a bundle, each with arguments that are not read yet."""
     if not packet.startswith(BUNDLE):
         return [_addressed(packet)]  # most are
     found: list[tuple[str, bytes]] = []
@@ -45,7 +50,7 @@ def messages(packet: bytes) -> list[tuple[str, bytes]]:
 
 
 def arguments(data: bytes) -> list[Argument]:
-    """What follows an address."""
+    """Return the arguments that follow an address."""
     if not data:
         return []  # old senders leave the types out where there is nothing to type
     tags, at = _text(data, 0)
@@ -65,26 +70,33 @@ def arguments(data: bytes) -> list[Argument]:
         elif tag in CONSTANTS:
             given.append(CONSTANTS[tag])
         elif tag not in BRACKETS:
-            raise ProtocolError("bad_message", f"OSC arguments are numbers, text, true or false; {tag!r} is none of them")
+            raise ProtocolError(
+                "bad_message", f"OSC arguments are numbers, text, true or false; {tag!r} is none of them"
+            )
     return given
 
 
 def message(address: str, *given: int | float | str) -> bytes:
     """The packet of one message."""
-    tags, packed = ",", b""
+    tags = ","
+    packed = b""
     for each in given:
         if isinstance(each, str):
-            tags, packed = tags + "s", packed + _padded(each)
+            tags = tags + "s"
+            packed = packed + _padded(each)
         elif isinstance(each, int):
             tag = "i" if -(2**31) <= each < 2**31 else "h"
-            tags, packed = tags + tag, packed + NUMBERS[tag].pack(each)
+            tags = tags + tag
+            packed = packed + NUMBERS[tag].pack(each)
         else:
-            tags, packed = tags + "f", packed + NUMBERS["f"].pack(each)
+            tags = tags + "f"
+            packed = packed + NUMBERS["f"].pack(each)
     return _padded(address) + _padded(tags) + packed
 
 
 def _elements(bundle: memoryview) -> list[memoryview]:
-    at, found = BUNDLE_HEAD, list[memoryview]()
+    at = BUNDLE_HEAD
+    found = list[memoryview]()
     while at < len(bundle) and len(found) < MAX_PARTS:  # more are too many, however many they are
         end = at + 4 + int.from_bytes(bundle[at : at + 4], "big")
         if end > len(bundle) or end == at + 4:
@@ -97,7 +109,9 @@ def _elements(bundle: memoryview) -> list[memoryview]:
 def _addressed(data: bytes) -> tuple[str, bytes]:
     end = data.find(b"\0", 0, MAX_ADDRESS + 1)
     if end < 0 or not data.startswith(b"/") or not data[:end].isascii():
-        raise ProtocolError("bad_message", f"an OSC address begins with / and has up to {MAX_ADDRESS} plain letters")
+        raise ProtocolError(
+            "bad_message", f"an OSC address begins with / and has up to {MAX_ADDRESS} plain letters"
+        )
     return data[:end].decode(), data[_after(end) :]
 
 

@@ -1,8 +1,10 @@
-"""WebRTC connections: pictures out on a track, a camera in on another, words on the ordered data channel `parameters`.
+"""WebRTC connections: pictures out on a track, a camera in on another, words on the ordered data channel
+`parameters`.
 
-A peer is fed from one outbox, as any other client: pictures go to the track, everything else to the channel, which a talker
-reads and writes. Knows no dialect and no HTTP. Bounded: `max_peers` connections, `MAX_UNHEARD` messages that wait to be heard
-(one more is refused), `MAX_UNSENT_BYTES` that a client has not taken (one more byte and it counts as gone).
+A peer is fed from one outbox, as any other client: pictures go to the track, everything else to the channel,
+which a talker reads and writes. Knows no dialect and no HTTP. Bounded: `max_peers` connections, `MAX_UNHEARD`
+messages that wait to be heard (one more is refused), `MAX_UNSENT_BYTES` that a client has not taken (one more
+byte and it counts as gone).
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from aiortc.sdp import candidate_from_sdp
 
 from millstream.core.client_messages import ProtocolError
 from millstream.core.errors import ConfigError, Overloaded, UnknownSession
+from millstream.core.keys import Key
 from millstream.core.server_messages import ErrorMessage, Stats
 from millstream.server.access.budgets import ClientAccount
-from millstream.server.access.keys import Key
 from millstream.server.access.limits import ClientLimits
 from millstream.server.access.shares import Quota
 from millstream.server.sessions.hub import SessionHub
@@ -39,7 +41,7 @@ from millstream.server.transport.channels import watch_connecting, watch_packets
 from millstream.server.transport.offers import MAX_CANDIDATES, checked_offer
 from millstream.server.transport.tasks import stop_all
 from millstream.server.transport.tracks import PictureTrack, feed_camera
-from millstream.server.transport.websocket_loop import Talker, messages
+from millstream.server.transport.websocket_loop import MessageHandler, messages
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +66,9 @@ class IceServer:
         """URL, or URL,USER,CREDENTIAL"""
         url, *rest = text.split(",")
         if url.partition(":")[0] not in ("stun", "stuns", "turn", "turns") or len(rest) not in (0, 2):
-            raise ConfigError(f"--ice-server takes stun:HOST:PORT or turn:HOST:PORT,USER,CREDENTIAL, got {text!r}")
+            raise ConfigError(
+                f"--ice-server takes stun:HOST:PORT or turn:HOST:PORT,USER,CREDENTIAL, got {text!r}"
+            )
         return IceServer(url=url, username=rest[0] if rest else None, credential=rest[1] if rest else None)
 
     def as_json(self) -> dict[str, Any]:
@@ -74,33 +78,39 @@ class IceServer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Party:
-    """Who is at this end of a connection."""
+    """Server's end of a connection: the session, and the client it serves."""
 
-    talker: Talker
+    talker: MessageHandler
     live_session: LiveSession
     outbox: Outbox
-    """The session's viewer, in format raw."""
+    """Outbox of the session's viewer, in format raw."""
     may_feed: bool
-    """Whether a camera of the client's is the session's input."""
+    """True if the client's camera is the session's input."""
     client: ClientAccount = field(default_factory=ClientAccount)
-    """Who came, with which key."""
+    """Client that came, with its key."""
 
 
 class Peer:
-    """One connection. `answer` an offer, then `run` it; it ends with the session, or when the client is gone."""
+    """One connection. `answer` an offer, then `run` it; it ends with the session, or when the client is
+    gone."""
 
-    def __init__(self, party: Party, hub: SessionHub, limits: ClientLimits, configuration: RTCConfiguration) -> None:
+    def __init__(
+        self, party: Party, hub: SessionHub, limits: ClientLimits, configuration: RTCConfiguration
+    ) -> None:
         self.peer_id = secrets.token_urlsafe(16)
         self.client = party.client
-        self._party, self._hub, self._limits = party, hub, limits
+        self._party = party
+        self._hub = hub
+        self._limits = limits
         config = party.live_session.request.config
         self._track = PictureTrack((config.height, config.width))
         self._takes_camera = party.may_feed and party.live_session.request.takes_frames
         self._words = Outbox()
-        """What waits for the channel."""
+        """Messages that wait for the channel."""
         self._heard: asyncio.Queue[str | bytes] = asyncio.Queue(MAX_UNHEARD)
         self._channel: asyncio.Future[RTCDataChannel] = asyncio.get_running_loop().create_future()
-        self._connected, self._gone = asyncio.Event(), asyncio.Event()
+        self._connected = asyncio.Event()
+        self._gone = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._num_candidates = 0
         self._connection = RTCPeerConnection(configuration)
@@ -108,7 +118,9 @@ class Peer:
         self._connection.on("connectionstatechange", self._note_state)
         self._connection.on("datachannel", self._take_channel)
         self._connection.on("track", self._take_track)
-        self._connection.addTransceiver(self._track, direction="sendrecv" if self._takes_camera else "sendonly")
+        self._connection.addTransceiver(
+            self._track, direction="sendrecv" if self._takes_camera else "sendonly"
+        )
 
     async def answer(self, sdp: str) -> str:
         """The answer's SDP. Raises `ProtocolError` for an offer that cannot be used."""
@@ -122,7 +134,9 @@ class Peer:
         except ProtocolError:
             raise
         except Exception as error:  # a parser of strangers' text raises what it likes
-            raise ProtocolError("bad_message", f"cannot use this offer: {str(error)[:200] or type(error).__name__}") from None
+            raise ProtocolError(
+                "bad_message", f"cannot use this offer: {str(error)[:200] or type(error).__name__}"
+            ) from None
         return str(self._connection.localDescription.sdp)
 
     async def add_candidate(self, text: str, mid: str | None, line: int | None) -> None:
@@ -135,10 +149,13 @@ class Peer:
                 await self._connection.addIceCandidate(None)
                 return
             candidate = candidate_from_sdp(text.removeprefix("candidate:"))
-            candidate.sdpMid, candidate.sdpMLineIndex = mid, line
+            candidate.sdpMid = mid
+            candidate.sdpMLineIndex = line
             await self._connection.addIceCandidate(candidate)
         except Exception as error:  # as above
-            raise ProtocolError("bad_message", f"cannot use this candidate: {str(error)[:200] or 'it is not one'}") from None
+            raise ProtocolError(
+                "bad_message", f"cannot use this candidate: {str(error)[:200] or 'it is not one'}"
+            ) from None
 
     async def run(self) -> None:
         """Until the session has ended, or the client is gone or never came."""
@@ -165,7 +182,9 @@ class Peer:
             self._party.talker.leave()  # last: until then a message may still be taken
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work, name=f"millstream-peer-{self._party.live_session.view_id}")
+        task = asyncio.get_running_loop().create_task(
+            work, name=f"millstream-peer-{self._party.live_session.view_id}"
+        )
         self._tasks.add(task)
         return task
 
@@ -229,7 +248,9 @@ class Peer:
         try:
             self._heard.put_nowait(data)
         except asyncio.QueueFull:
-            self._words.put(ErrorMessage(code="too_fast", message=f"{MAX_UNHEARD} messages wait; this one was not taken"))
+            self._words.put(
+                ErrorMessage(code="too_fast", message=f"{MAX_UNHEARD} messages wait; this one was not taken")
+            )
 
     def _take_track(self, track: MediaStreamTrack) -> None:
         if self._takes_camera and track.kind == "video":
@@ -255,13 +276,15 @@ class Peers:
     """All connections of this server."""
 
     ice_servers: tuple[IceServer, ...] = ()
-    """None: those who can reach this machine directly."""
+    """ICE servers that clients may use; none for those that can reach this machine directly."""
     max_peers: int = 64
-    """Of one client; all together may have an eighth more."""
+    """Most connections of one client; all together may have an eighth more."""
     _peers: dict[str, Peer] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def connect(self, sdp: str, party: Party, hub: SessionHub, limits: ClientLimits) -> tuple[Peer, str]:
+    async def connect(
+        self, sdp: str, party: Party, hub: SessionHub, limits: ClientLimits
+    ) -> tuple[Peer, str]:
         """A connection under way and the answer's SDP; when it cannot be, the party has left."""
         own = sum(peer.client.name == party.client.name for peer in self._peers.values())
         try:

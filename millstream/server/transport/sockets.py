@@ -1,8 +1,9 @@
 """Listening, and letting go of connections that do not let go of us.
 
-A peer that stopped reading keeps a closing connection open for as long as something waits to be sent to it. Here such a
-connection is cut a moment after it should have closed. One that connects and says nothing, never comes to the end of a
-request's head or does not take its answer is cut too: connections are counted, and it would take somebody's.
+A peer that stopped reading keeps a closing connection open for as long as something waits to be sent to it.
+Here such a connection is cut a moment after it should have closed. One that connects and says nothing, never
+comes to the end of a request's head or does not take its answer is cut too: connections are counted, and it
+would take somebody's.
 """
 
 from __future__ import annotations
@@ -19,37 +20,31 @@ import uvicorn
 from h11 import IDLE, SEND_RESPONSE, Request
 from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
-from websockets.frames import CloseCode
 
 from millstream.core.errors import ConfigError
-from millstream.server.access.shares import Quota, client_at
 from millstream.server.transport.frames import MeteredConnection
+from millstream.server.transport.listener import Listener
 
 LINGER_S = 5.0
 REQUEST_S = 30.0
 """For the head of the next request on a connection."""
 TAKE_S = 30.0
 """For a client to take what was written to it, some of it at least."""
-CONNECTIONS = Quota(512)
-"""Of any kind. One too many is answered with 503."""
 BACKLOG = 128
 
 
-class ImpatientHTTP(H11Protocol):
-    """uvicorn's own, with an end to waiting for a request or for an answer to be taken, and to one client's connections."""
+class TimeoutHTTP(H11Protocol):
+    """uvicorn's own, with an end to waiting for a request or for an answer to be taken."""
 
     _stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._expect_request()
-        if self._num_own() > CONNECTIONS.most and not self.config.proxy_headers:  # a proxy's are everybody's
-            self.app = service_unavailable
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -65,7 +60,8 @@ class ImpatientHTTP(H11Protocol):
         self._expect_request()
 
     def send_400_response(self, msg: str) -> None:
-        """Once: the request under way, if there is one, is not answered too, and an answer that has begun is cut off."""
+        """Once: the request under way, if there is one, is not answered too, and an answer that has begun is
+        cut off."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -86,11 +82,6 @@ class ImpatientHTTP(H11Protocol):
     def _expect_request(self) -> None:
         self._patience = self.loop.call_later(REQUEST_S, self._hang_up_after, self.cycle)
 
-    def _num_own(self) -> int:
-        """Connections of this one's client."""
-        peers = (each.client for each in self.connections if isinstance(each, (H11Protocol, WebSocketsSansIOProtocol)))
-        return sum(client_at(peer) == client_at(self.client) for peer in peers)
-
     def _end_stall(self) -> None:
         if self._stall is not None:
             self._stall.cancel()
@@ -110,20 +101,16 @@ class ImpatientWebSocket(WebSocketsSansIOProtocol):
         super().__init__(config, server_state, app_state)
         self.conn = MeteredConnection(max_size=config.ws_max_size, logger=self.logger)
 
-    def send_receive_event_to_app(self) -> None:
-        """Text that is none ends the connection, without a traceback in the log."""
-        if self.curr_msg_data_type == "text" and not self.close_sent and not _is_text(b"".join(self.frames)):
-            self.conn.fail(CloseCode.INVALID_DATA, "a text message must be UTF-8")
-            self.handle_parser_exception()
-            return
-        super().send_receive_event_to_app()
-
     async def send(self, message: ASGISendEvent) -> None:
         await self.writable.wait()  # before the question, as much can happen meanwhile
-        if self.close_sent:  # the client was sent away below the application, which may not have heard of it yet
+        if (
+            self.close_sent
+        ):  # the client was sent away below the application, which may not have heard of it yet
             raise ClientDisconnected
         await super().send(message)
-        self.handshake_complete |= self.close_sent  # a refusal answers the handshake too; without this it is logged as an error
+        self.handshake_complete |= (
+            self.close_sent
+        )  # a refusal answers the handshake too; without this it is logged as an error
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
@@ -136,22 +123,43 @@ class ImpatientWebSocket(WebSocketsSansIOProtocol):
             self.loop.call_later(LINGER_S, self.transport.abort)
 
 
-class PoliteServer(uvicorn.Server):
-    """uvicorn's own, which has everybody told that it stops before it closes their connections.
+class GracefulServer(uvicorn.Server):
+    """uvicorn's own, which accepts by `server/transport/listener.py` and has clients told before it closes
+    their connections.
 
-    `farewell` answers with the seconds that requests under way may still take; `on_stop` is called when a signal says so.
+    `farewell` answers with the seconds that requests under way may still take; `on_stop` is called when a
+    signal says so.
     """
 
     def __init__(
-        self, config: Config, farewell: Callable[[], Awaitable[float]], on_stop: Callable[[], None] = lambda: None
+        self,
+        config: Config,
+        farewell: Callable[[], Awaitable[float]],
+        on_stop: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(config)
-        self._farewell, self._on_stop = farewell, on_stop
+        self._farewell = farewell
+        self._on_stop = on_stop
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not self.should_exit:
             self._on_stop()
         super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        loop = asyncio.get_running_loop()
+
+        def make_protocol() -> asyncio.Protocol:
+            return self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
+            )
+
+        by_address = not self.config.proxy_headers
+        for each in sockets or []:
+            each.listen(self.config.backlog)
+            listener = Listener(each, make_protocol, by_address=by_address, tls=self.config.ssl)
+            self.servers.append(listener)  # type: ignore[arg-type]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:  # nobody new comes in meanwhile
@@ -160,14 +168,6 @@ class PoliteServer(uvicorn.Server):
             self.config.timeout_graceful_shutdown = math.ceil(await self._farewell())
         finally:
             await super().shutdown(sockets)
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def listen(host: str, port: int) -> socket.socket:

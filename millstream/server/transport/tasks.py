@@ -12,7 +12,8 @@ AGAIN_S = 0.1
 async def stop_all(tasks: Collection[asyncio.Future[Any]]) -> list[Any]:
     """Cancel until all have ended; what each came to, errors included.
 
-    Once is not enough: `asyncio.wait_for` swallows a cancellation that comes at the moment its own wait is over.
+    Once is not enough: `asyncio.wait_for` swallows a cancellation that comes at the moment its own wait is
+    over.
     """
     pending: Collection[asyncio.Future[Any]] = [task for task in tasks if not task.done()]
     while pending:

@@ -1,7 +1,8 @@
 """WebRTC's two tracks: a session's pictures on their way out, and a camera's on their way in.
 
-Knows frames and clocks; nothing of offers, channels or what is said. Bounded: of the chunks that wait to be shown the newest
-few keep their frames (`server/sessions/outbox.py`), and of a camera's frames only as many are taken as the session can use.
+Knows frames and clocks; nothing of offers, channels or what is said. Bounded: of the chunks that wait to be
+shown the newest few keep their frames (`server/sessions/outbox.py`), and of a camera's frames only as many
+are taken as the session can use.
 Shapes: H height, W width, 3 is RGB.
 """
 
@@ -25,7 +26,7 @@ from millstream.server.sessions.paced_frames import PacedFrames
 from millstream.video.encoding import Frames
 
 CLOCK_HZ = 90_000
-"""Of RTP's video clock."""
+"""Ticks a second of RTP's video clock."""
 
 
 class PictureTrack(MediaStreamTrack):
@@ -57,18 +58,23 @@ class PictureTrack(MediaStreamTrack):
         part, elapsed_s = shown
         frame = av.VideoFrame.from_ndarray(np.frombuffer(part, np.uint8).reshape(self._shape), format="rgb24")
         self._last_pts = max(self._last_pts + 1, round(elapsed_s * CLOCK_HZ))
-        frame.pts, frame.time_base = self._last_pts, Fraction(1, CLOCK_HZ)
+        frame.pts = self._last_pts
+        frame.time_base = Fraction(1, CLOCK_HZ)
         return frame
 
 
-async def feed_camera(track: MediaStreamTrack, live_session: LiveSession, pool: Executor, limits: ClientLimits) -> None:
+async def feed_camera(
+    track: MediaStreamTrack, live_session: LiveSession, pool: Executor, limits: ClientLimits
+) -> None:
     """Give a session what a camera sees, at the session's own rate, until either ends.
 
-    A frame that comes while another is being fitted is let go: aiortc queues without end what is not taken at once.
+    A frame that comes while another is being fitted is let go: aiortc queues without end what is not taken at
+    once.
     """
     feed = live_session.request.feed
     assert feed is not None, f"{live_session.session_id} was opened without input"
-    loop, next_s = asyncio.get_running_loop(), 0.0
+    loop = asyncio.get_running_loop()
+    next_s = 0.0
     bucket = TokenBucket(limits.frames_per_s, limits.frames_per_s * limits.burst_s)
     fitting: asyncio.Future[None] | None = None
 
@@ -82,7 +88,12 @@ async def feed_camera(track: MediaStreamTrack, live_session: LiveSession, pool: 
             return
         seen_s = float(frame.time or 0.0)
         busy = fitting is not None and not fitting.done()
-        if busy or seen_s < next_s or not bucket.take() or frame.width * frame.height > limits.max_frame_pixels:
+        if (
+            busy
+            or seen_s < next_s
+            or not bucket.take()
+            or frame.width * frame.height > limits.max_frame_pixels
+        ):
             continue
         if fitting is not None:
             fitting.result()  # raises what went wrong with the last one

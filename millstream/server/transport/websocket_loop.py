@@ -1,7 +1,7 @@
 """A WebSocket and somebody who answers it: both listen and send, side by side, until either is over.
 
-Knows no dialect; what is said and what it means is the talker's business. A client that goes leaves at once; one that is sent
-away is told why first.
+Knows no dialect; what is said and what it means is the talker's business. A client that goes leaves at once;
+one that is sent away is told why first.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from millstream.server.sessions.outbox import ClientGone, Outbox, OutboxLimits
 from millstream.server.transport.tasks import stop_all
 
 SUBPROTOCOL = "millstream.v1"
-CLOSE_NORMAL, CLOSE_POLICY = 1000, 1008
+CLOSE_NORMAL = 1000
+CLOSE_POLICY = 1008
 FAREWELL_S = 5.0
 """For what is still to be said to a client that is sent away."""
 
 Said = str | bytes | Sequence[str | bytes]
 
 
-class Talker(Protocol):
+class MessageHandler(Protocol):
     """One client's side of a conversation: messages in, an outbox out."""
 
     @property
@@ -44,7 +45,7 @@ class Talker(Protocol):
         """The connection is over."""
 
 
-class PatientTalker(Talker, Protocol):
+class PatientTalker(MessageHandler, Protocol):
     """One that minds silence."""
 
     @property

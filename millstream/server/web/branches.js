@@ -109,9 +109,8 @@ export class Branches {
     stream.open({ type: "attach", session, formats: STILLS });
   }
 
-  #prepare(stream, { width, height, fps, lead_s }) {
+  #prepare(stream, { fps, lead_s }) {
     if (this.#beside?.stream !== stream) return;
-    this.frame.style.setProperty("--ratio", width / height);
     const { session } = this.#beside;
     this.#beside.player?.close();
     this.#beside.player = new StillsPlayer(this.canvas, {
@@ -190,8 +189,8 @@ export class Branches {
     this.tree.hidden = nodes.length < 2 && !(nodes.length && this.#names.size > 1);
     const last = Math.max(1, ...nodes.map(({ chunk, chunk_index }) => Math.max(chunk ?? 0, chunk_index ?? 0)));
     const rows = this.tree.hidden ? [] : nodes.map((node) => this.#row(node, last));
-    const isSame = rows.length === this.tree.children.length && rows.every((row, i) => row === this.tree.children[i]);
-    if (!isSame) this.tree.replaceChildren(...rows); // rows that stay where they are keep the focus
+    const isSame = rows.length === this.list.children.length && rows.every((row, i) => row === this.list.children[i]);
+    if (!isSame) this.list.replaceChildren(...rows); // rows that stay where they are keep the focus
   }
 
   /** Pictures of those that have gone; their names are not given again. */
@@ -239,7 +238,7 @@ export class Branches {
     const link = document.createElement("button");
     link.type = "button";
     link.className = "quiet path";
-    link.textContent = "Path";
+    link.textContent = "Save path";
     link.title = strings.pathHint();
     link.setAttribute("aria-label", `Download the path of ${strings.branch(this.#name(session))}`);
     link.addEventListener("click", async () => {

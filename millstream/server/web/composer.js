@@ -17,13 +17,15 @@ export class Composer {
   #running = false;
   #readUntil = 0;
 
-  constructor({ form, prompt, sendLabel, status, unknown, examples, modes, blend, blendField }, onSend, onDraft) {
-    Object.assign(this, { form, prompt, sendLabel, status, unknown, examples, modes, blend, blendField, onSend, onDraft });
+  constructor({ form, prompt, sendLabel, status, unknown, examples, modes, modeHint, blend, blendField }, onSend, onDraft) {
+    Object.assign(this, { form, prompt, sendLabel, status, unknown, examples, modes, modeHint, blend, blendField });
+    Object.assign(this, { onSend, onDraft });
+    this.#showMode();
     this.#rewind();
     form.addEventListener("submit", (event) => (event.preventDefault(), this.#send(this.mode)));
     prompt.addEventListener("keydown", (event) => this.#key(event));
     prompt.addEventListener("input", () => this.#typed());
-    modes.addEventListener("change", () => this.#showBlend());
+    modes.addEventListener("change", () => this.#showMode());
   }
 
   get text() {
@@ -41,7 +43,7 @@ export class Composer {
   /** By place, from 1. */
   chooseMode(place) {
     this.modes.querySelectorAll("input")[place - 1].checked = true;
-    this.#showBlend();
+    this.#showMode();
   }
 
   offer(examples) {
@@ -152,7 +154,9 @@ export class Composer {
     return line === "first" ? !value.slice(0, selectionStart).includes("\n") : !value.slice(selectionEnd).includes("\n");
   }
 
-  #showBlend() {
+  /** What a new prompt will do, and how long a blend takes. */
+  #showMode() {
+    this.modeHint.textContent = strings.modeHint(this.mode);
     this.blendField.hidden = this.mode !== "blend";
   }
 }

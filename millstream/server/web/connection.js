@@ -22,6 +22,7 @@ const FRAME_BACKLOG_BYTES = 1 << 20; // camera frames beyond this are left out, 
 export class Connection extends EventTarget {
   #socket = null;
   #opening = null;
+  #asked = null; // the start that stands in line; it is said again when its place there is gone
   #greeted = false;
   #live = false;
   #over = false;
@@ -36,8 +37,7 @@ export class Connection extends EventTarget {
   #seen = -1;
   #saysAhead = true; // how much is yet to be played; servers older than this field refuse it
   #dryAt = 0; // when all that came is played, by performance.now()
-  #unanswered = new Map(); // controls, by id: said again elsewhere
-  #questions = []; // so are these
+  #unanswered = []; // controls and questions in the order they were asked: said again elsewhere
   #isEnding = false; // so is this
 
   constructor(url, key = "") {
@@ -70,18 +70,24 @@ export class Connection extends EventTarget {
   /** Say what is wanted: a `start`, `attach`, `view` or `restore`, now or as soon as the server has greeted. */
   begin(opening) {
     this.#opening = { version: VERSION, ...opening };
+    this.#asked = null;
     this.#wasLive = this.#isEnding = false;
-    this.#questions = [];
+    this.#unanswered = [];
     this.#seen = -1;
     if (this.#greeted) this.#sayOpening();
     else if (this.#socket === null) this.connect();
   }
 
-  /** False when there is no line to send it on. */
+  /** False when there is no line to send it on. What is asked of a session that is coming back is said when it is live again. */
   send(message) {
-    if (message.type === "control" && message.control.id) this.#unanswered.set(message.control.id, message);
-    if (message.type in ANSWERS) this.#questions.push(message);
+    const isAsked = message.type in ANSWERS || (message.type === "control" && message.control.id);
+    if (isAsked) this.#unanswered.push(message);
     this.#isEnding ||= message.type === "stop";
+    if (this.#wasLive && !this.#live && (isAsked || this.#isEnding)) return true;
+    return this.#say(message);
+  }
+
+  #say(message) {
     if (this.#socket?.readyState !== WebSocket.OPEN) return false;
     this.#socket.send(JSON.stringify(message));
     return true;
@@ -123,8 +129,12 @@ export class Connection extends EventTarget {
   /** What a message means for the line itself. */
   #follow(message) {
     const isRefusal = message.type === "error" && !message.control_id && this.#live;
-    const answered = this.#questions.findIndex(({ type }) => isRefusal || ANSWERS[type] === message.type);
-    if (answered >= 0) this.#questions.splice(answered, 1);
+    const answered = this.#unanswered.findIndex(({ type, control }) =>
+      type === "control"
+        ? ["receipt", "error"].includes(message.type) && control.id === message.control_id
+        : isRefusal || ANSWERS[type] === message.type,
+    );
+    if (answered >= 0) this.#unanswered.splice(answered, 1);
     switch (message.type) {
       case "hello":
         this.#greeted = true;
@@ -136,8 +146,11 @@ export class Connection extends EventTarget {
       case "moved":
         this.connect(message);
         break;
-      case "receipt":
-        this.#unanswered.delete(message.control_id);
+      case "waiting":
+        if (message.session && this.#opening.type === "start") {
+          this.#asked = this.#opening;
+          this.#opening = { type: "attach", version: VERSION, session: message.session, formats: this.#opening.formats };
+        }
         break;
       case "rewound":
         this.#seen = Math.min(this.#seen, message.from_chunk - 1);
@@ -145,19 +158,21 @@ export class Connection extends EventTarget {
         break;
       case "live":
         this.#live = true;
+        this.#asked = null;
         this.#losses = 0;
-        if (this.#wasLive) for (const control of this.#unanswered.values()) this.send({ ...control, again: true });
-        if (this.#wasLive) for (const question of this.#questions.splice(0)) this.send(question);
-        if (this.#wasLive && this.#isEnding) this.send({ type: "stop" });
+        if (this.#wasLive) this.#sayAgain();
         this.#wasLive = true;
         if (this.#opening.type !== "view") {
           this.#opening = { type: "attach", version: VERSION, session: message.session, formats: this.#opening.formats };
         }
         break;
       case "error":
-        this.#unanswered.delete(message.control_id);
         if (!this.#live && !message.control_id) {
           const isGone = message.code === "not_found";
+          if (isGone && this.#asked !== null) {
+            this.begin(this.#asked); // it was away for longer than its place in line is kept
+            break;
+          }
           const mayReturn = isGone ? this.#opening.type === "view" && this.#losses < PATIENCE : this.#moves;
           if (this.#wasLive && mayReturn) {
             this.#lose(); // no place for it yet, or its owner has not come back to it yet
@@ -189,7 +204,12 @@ export class Connection extends EventTarget {
     const seen = this.#wasLive && this.#seen >= 0 && { seen: this.#seen };
     const ahead_s = Math.max(0, this.#dryAt - performance.now()) / 1000;
     const ahead = seen && this.#saysAhead && this.#opening.type === "attach" && { ahead_s };
-    this.send({ ...this.#opening, ...(follow && { follow }), ...seen, ...ahead });
+    this.#say({ ...this.#opening, ...(follow && { follow }), ...seen, ...ahead });
+  }
+
+  #sayAgain() {
+    for (const asked of this.#unanswered) this.#say(asked.type === "control" ? { ...asked, again: true } : asked);
+    if (this.#isEnding) this.#say({ type: "stop" });
   }
 
   #take(header) {
@@ -210,7 +230,7 @@ export class Connection extends EventTarget {
 
   #feelPulse() {
     if (performance.now() - this.#heardAt > SILENT_FOR_S * 1000) this.#lose();
-    else if (this.#greeted) this.send({ type: "ping", t: performance.now() });
+    else if (this.#greeted) this.#say({ type: "ping", t: performance.now() });
   }
 
   #tell(type, detail) {

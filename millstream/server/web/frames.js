@@ -11,6 +11,7 @@ export class FrameSource {
   #url = "";
   #picture = null;
   #timer = 0;
+  #opening = 0; // counts closings, so that what opens late is not kept
 
   /** @param {HTMLVideoElement} video shows the person what is sent */
   constructor(video) {
@@ -18,16 +19,25 @@ export class FrameSource {
   }
 
   async openCamera({ width, height, fps }) {
-    this.#stream = await navigator.mediaDevices.getUserMedia({
+    const opening = this.#opening;
+    const stream = await navigator.mediaDevices.getUserMedia({
       video: { width: { ideal: width }, height: { ideal: height }, frameRate: { ideal: fps } },
     });
+    if (opening !== this.#opening) {
+      stream.getTracks().forEach((track) => track.stop());
+      throw new Error("closed before the camera opened");
+    }
+    this.#stream = stream;
     this.#video.srcObject = this.#stream;
     await this.#show();
   }
 
   async openFile(file) {
     if (file.type.startsWith("image/")) {
-      this.#picture = await createImageBitmap(file);
+      const opening = this.#opening;
+      const picture = await createImageBitmap(file);
+      if (opening !== this.#opening) throw new Error("closed before the picture was read");
+      this.#picture = picture;
       return;
     }
     this.#url = URL.createObjectURL(file);
@@ -67,6 +77,7 @@ export class FrameSource {
   }
 
   close() {
+    this.#opening++;
     this.rest();
     this.#stream?.getTracks().forEach((track) => track.stop());
     this.#picture?.close();

@@ -11,8 +11,9 @@ export class Futures {
   #typed = ""; // what was asked for by name
   #wanted = false; // whether an answer is still of this moment
 
-  constructor({ list, button }, stream, { onChoose, onConsider, onNote }) {
-    Object.assign(this, { list, button, stream, onChoose, onConsider, onNote });
+  constructor({ box, list, close, button }, stream, { onChoose, onConsider, onNote }) {
+    Object.assign(this, { box, list, button, stream, onChoose, onConsider, onNote });
+    close.addEventListener("click", () => this.clear());
     stream.addEventListener("previews", ({ detail }) => this.#show(detail));
     stream.addEventListener("fault", () => this.#settle()); // it may have been about this
     stream.addEventListener("phase", () => this.#settle());
@@ -29,7 +30,7 @@ export class Futures {
   clear() {
     this.#wanted = false;
     this.list.replaceChildren();
-    this.list.hidden = true;
+    this.box.hidden = true;
   }
 
   async #show({ futures, note }) {
@@ -38,7 +39,7 @@ export class Futures {
     if (!this.#wanted) return;
     if (this.#typed) this.list.prepend(...cards);
     else this.list.replaceChildren(...cards);
-    this.list.hidden = false;
+    this.box.hidden = false;
     this.onNote(strings.sentence(note));
     this.onConsider(futures[0].prompt);
   }

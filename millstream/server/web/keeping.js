@@ -1,12 +1,15 @@
-/** What outlives the moment: recordings, saved streams, a link to watch. Knows the stream's messages, not its pictures. */
+/**
+ * What outlives the moment: recordings, saved streams, a link to watch. Knows the stream's messages, not its pictures.
+ *
+ * A recording belongs to its session: over a lost connection or a reload it goes on, and `live` says so. One that has ended
+ * is offered, also after a reload.
+ */
 
 import * as memory from "./memory.js";
 import * as strings from "./strings.js";
 
 export class Keeping {
   #recordingSince = null;
-  #url = "";
-  #name = ""; // of the file
 
   constructor(elements, stream, { toast, onRestore, promptNow }) {
     Object.assign(this, { elements, stream, toast, onRestore, promptNow });
@@ -16,6 +19,9 @@ export class Keeping {
     elements.shelf.addEventListener("click", () => this.#openShelf());
     elements.download.addEventListener("click", (event) => this.#fetchWithKey(event));
     stream.addEventListener("recording", ({ detail }) => this.#recording(detail));
+    stream.addEventListener("live", ({ detail }) => this.#goOn(detail));
+    const made = memory.recording.get();
+    if (made) this.#offer(made);
     stream.addEventListener("saved", ({ detail }) => this.#saved(detail));
   }
 
@@ -46,32 +52,46 @@ export class Keeping {
     this.elements.recordingTime.textContent = strings.clock((performance.now() - this.#recordingSince) / 1000);
   }
 
-  /** A recording ends with the connection that asked for it; what it has until then is kept. */
-  interrupt() {
+  /** A recording ends with its session at the latest; what it has until then is kept. */
+  end() {
     if (this.#recordingSince === null) return;
     this.#showRecording(false);
-    this.#offer("The recording ended here. It is ready to download.");
+    this.#offer(memory.recording.get());
+    this.toast("The recording ended here. It is ready to download.");
   }
 
   #recording({ on, url }) {
-    this.#url = url;
-    if (on) this.#name = strings.recordingName(this.promptNow(), new Date());
-    this.#showRecording(on);
-    if (!on && url) this.#offer("The recording is ready to download.");
+    if (on) this.#begin(url);
+    else this.#showRecording(false);
+    if (on || !url) return;
+    this.#offer({ ...memory.recording.get(), url });
+    this.toast("The recording is ready to download.");
   }
 
-  #offer(text) {
-    this.elements.download.href = this.#url;
-    this.elements.download.download = this.#name;
+  /** The stream is there, or there again. */
+  #goOn({ recording, recorded_s }) {
+    if (!recording) this.end();
+    else if (recording === memory.recording.get()?.url) this.#showRecording(true, recorded_s);
+    else this.#begin(recording, recorded_s); // of another tab, or another browser
+  }
+
+  #begin(url, recorded_s = 0) {
+    memory.recording.set({ url, name: strings.recordingName(this.promptNow(), new Date()) });
+    this.#showRecording(true, recorded_s);
+  }
+
+  #offer({ url, name }) {
+    this.elements.download.href = url;
+    this.elements.download.download = name;
     this.elements.download.hidden = false;
-    this.toast(text);
   }
 
-  #showRecording(on) {
-    this.#recordingSince = on ? performance.now() : null;
+  #showRecording(on, recorded_s = 0) {
+    this.#recordingSince = on ? performance.now() - 1000 * recorded_s : null;
     this.elements.record.setAttribute("aria-pressed", on);
-    this.elements.recordLabel.textContent = on ? "Stop" : "Record";
+    this.elements.recordLabel.textContent = on ? "Stop recording" : "Record";
     this.elements.recordingMark.hidden = !on;
+    if (on) this.elements.download.hidden = true; // of the one before
   }
 
   /** A plain link cannot carry a key. */

@@ -34,7 +34,14 @@ const stage = new Stage({
   frame: $("frame"), picture: $("picture"), video: $("video"), glow: $("glow"),
   notice: $("notice"), noticeWords: $("notice-words"), noticeAction: $("notice-action"), noticeClose: $("notice-close"),
 });
-const timeline = new Timeline({ runs: $("runs"), pending: $("pending"), empty: $("strip-empty") }, (...from) => branches.forkAt(...from));
+const timeline = new Timeline(
+  {
+    runs: $("runs"), pending: $("pending"), empty: $("strip-empty"),
+    moment: $("moment"), momentPicture: $("moment-picture"), momentWords: $("moment-words"), momentFork: $("moment-fork"),
+    momentClose: $("moment-close"),
+  },
+  (...from) => branches.forkAt(...from),
+);
 const meters = new Meters({
   fps: $("meter-fps"), continuity: $("meter-continuity"), latency: $("meter-latency"), ahead: $("meter-ahead"),
   network: $("meter-network"), viewers: $("meter-viewers"), hudFps: $("hud-fps"),
@@ -43,7 +50,8 @@ const meters = new Meters({
 const composer = new Composer(
   {
     form: $("composer"), prompt: $("prompt"), sendLabel: $("send-label"), status: $("prompt-status"),
-    unknown: $("unknown"), examples: $("examples"), modes: $("modes"), blend: $("blend"), blendField: $("blend-field"),
+    unknown: $("unknown"), examples: $("examples"), modes: $("modes"), modeHint: $("mode-hint"), blend: $("blend"),
+    blendField: $("blend-field"),
   },
   say,
   (typed) => stream.draft(typed && { type: "prompt", ...typed }),
@@ -74,13 +82,13 @@ new Elsewhere(
 );
 const branches = new Branches(
   {
-    stage: $("stage"), frame: $("beside"), canvas: $("beside-picture"), label: $("beside-name"), tree: $("tree"),
+    stage: $("stage"), frame: $("beside"), canvas: $("beside-picture"), label: $("beside-name"), tree: $("tree"), list: $("branches"),
     fork: $("fork"), steer: $("beside-steer"), keep: $("beside-keep"), end: $("beside-end"),
   },
   stream,
   { toast, picture: $("picture"), timeline, onSteer: steer },
 );
-const futures = new Futures({ list: $("futures"), button: $("preview") }, stream, {
+const futures = new Futures({ box: $("futures-box"), list: $("futures"), close: $("futures-close"), button: $("preview") }, stream, {
   onChoose: (prompt) => composer.choose(prompt),
   onConsider: (prompt) => composer.consider(prompt),
   onNote: (text) => text && toast(text),
@@ -110,6 +118,7 @@ let newest = NOTHING;
 let dropped = 0;
 let lacksFrames = false; // a camera or a file that it restyles is gone, as after a reload
 let stalled_s = 0;
+let watched = null; // by a link: it may be moved to another branch
 
 // What a person asks for.
 
@@ -228,6 +237,13 @@ stream.addEventListener("hello", ({ detail: { model, defaults, examples, sources
 
 stream.addEventListener("live", ({ detail: { format, config, note } }) => {
   const shape = geometry(config);
+  if (view !== null && watched !== null && watched !== stream.live.view) {
+    stage.reset();
+    timeline.clear();
+    newest = NOTHING;
+    toast(strings.otherBranch());
+  }
+  watched = stream.live.view;
   timeline.open(stream.live.session);
   stage.prepare({ format, ...shape, lead_s: config.lead_s }, { onFrame, onChunk, onThumbnail });
   standing.explainRate(note);
@@ -307,7 +323,7 @@ stream.addEventListener("phase", ({ detail }) => {
   for (const id of ["record", "save", "share", "fork", "cut", "pause", "stop"]) $(id).disabled = !stream.running;
   composer.setRunning(stream.running || phase === "lost");
   standing.show(detail);
-  if (["lost", "refused", "ended"].includes(phase)) keeping.interrupt();
+  if (["refused", "ended"].includes(phase)) keeping.end();
   if (["refused", "ended"].includes(phase)) source.rest();
 });
 
@@ -374,12 +390,14 @@ if (view === null) {
 stream.key = $("key").value = memory.key.get();
 document.body.toggleAttribute("data-watching", view !== null);
 addEventListener("pagehide", () => {
-  if (stream.phase === "waiting") stream.ask({ type: "stop" });
+  if (stream.phase === "waiting" && stream.place) memory.leftBehind.put(stream.place, composer.text);
+  else if (stream.phase === "waiting") stream.ask({ type: "stop" });
   else if (stream.running && view === null) memory.leftBehind.put(stream.live.session);
 });
 const left = view === null ? memory.leftBehind.take() : null;
 if (view !== null) open({ type: "view", view });
 else if (left !== null) {
   stream.addEventListener("live", () => branches.look(), { once: true });
-  open({ type: "attach", session: left });
+  composer.text = left.prompt;
+  open({ type: "attach", session: left.session });
 } else stream.greet();

@@ -3,6 +3,7 @@
 const PROMPTS = "millstream.prompts";
 const SAVES = "millstream.saves";
 const LEFT = "millstream.left";
+const RECORDING = "millstream.recording";
 const BINDINGS = "millstream.midi";
 const MAX_PROMPTS = 50;
 const MAX_SAVES = 12;
@@ -47,16 +48,30 @@ export const rememberTheme = (name) => write("millstream.theme", name);
  * to open takes up the latest, so that each has its own.
  */
 export const leftBehind = {
-  put: (session) => write(LEFT, [...fresh(), { session, at: Date.now() }].slice(-MAX_LEFT)),
+  /** `prompt` is of one that stands in line, and has no picture to say it. */
+  put: (session, prompt = "") => write(LEFT, [...fresh(), { session, prompt, at: Date.now() }].slice(-MAX_LEFT)),
+  /** The latest, as {session, prompt}; null where there is none. */
   take() {
     const left = fresh();
     const latest = left.pop();
     write(LEFT, left);
-    return latest?.session ?? null;
+    return latest ?? null;
   },
 };
 
 const fresh = () => read(LEFT, []).filter(({ at }) => Date.now() - at < KEPT_S * 1000);
+
+/** This tab's recording, running or ended, as {url, name}: what a reload must not lose. */
+export const recording = {
+  get() {
+    try {
+      return JSON.parse(sessionStorage.getItem(RECORDING));
+    } catch {
+      return null;
+    }
+  },
+  set: (made) => sessionStorage.setItem(RECORDING, JSON.stringify(made)),
+};
 
 export const key = {
   /** From the address (`#key=…`), which is tidied at once, or from this tab. */

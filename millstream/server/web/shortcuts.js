@@ -8,7 +8,7 @@ export const TABLE = [
   { shown: "← →", says: "in the strip: earlier and later chunks" },
   { shown: "Esc", says: "leave the prompt" },
   { keys: [" "], shown: "Space", action: "pause", says: "pause or resume" },
-  { keys: ["c"], action: "cut", says: "cut: a new picture, the same prompt" },
+  { keys: ["c"], action: "cut", says: "a new picture, the same prompt" },
   { keys: ["b"], action: "fork", says: "fork: a branch beside the stream" },
   { keys: ["p"], action: "preview", says: "preview other futures" },
   { keys: ["1", "2", "3", "4"], shown: "1 – 4", action: "mode", says: "recompute, blend, cut, keep" },

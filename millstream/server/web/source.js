@@ -7,13 +7,15 @@ const NAMED = "named:"; // before the name of one that the server has
 
 export class SourceChoice {
   #frames;
+  #chosen = ""; // last; "file" while a file is shown
+  #attempt = 0; // counts openings and choices, so that one that was overtaken changes nothing
 
   /** `onChoice` is called when what was chosen is there, `onTrouble` with words when it cannot be had. */
   constructor({ choice, file, preview }, { shape, onChoice, onTrouble }) {
     Object.assign(this, { choice, file, shape, onChoice, onTrouble });
     this.#frames = new FrameSource(preview);
     choice.addEventListener("change", () => this.#choose());
-    choice.querySelector("[value=file]").addEventListener("click", () => this.#frames.isOpen && this.#askForFile()); // another one
+    choice.querySelector("[value=file]").addEventListener("click", () => this.#chosen === "file" && this.#askForFile()); // another one
     file.addEventListener("change", () => this.#open(this.#openFile, strings.noFile(file.files[0])));
     file.addEventListener("cancel", () => this.#frames.isOpen || this.#backToWords());
   }
@@ -74,7 +76,9 @@ export class SourceChoice {
   }
 
   #choose() {
+    this.#attempt++;
     this.#frames.close();
+    this.#chosen = this.#name;
     if (!this.sendsFrames) this.onChoice();
     else if (this.#name === "file") this.#askForFile(); // goes on when one is chosen
     else this.#open(this.#openCamera);
@@ -88,14 +92,16 @@ export class SourceChoice {
 
   async #open(open, trouble = null) {
     this.#frames.close();
+    const attempt = ++this.#attempt;
     try {
       await open.call(this);
     } catch (error) {
+      if (attempt !== this.#attempt) return; // another choice closed it while it opened
       this.#backToWords();
       this.onTrouble(trouble ?? strings.noCamera(error));
       return;
     }
-    this.onChoice();
+    if (attempt === this.#attempt) this.onChoice();
   }
 
   #openCamera() {
@@ -107,7 +113,9 @@ export class SourceChoice {
   }
 
   #backToWords() {
+    this.#attempt++;
     this.#frames.close();
+    this.#chosen = "words";
     this.choice.querySelector("[value=words]").checked = true;
   }
 }

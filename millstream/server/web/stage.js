@@ -25,7 +25,7 @@ export class Stage {
 
   /** Get ready for a stream. One that comes back keeps its picture and what it has buffered. */
   prepare({ format, width, height, fps, lead_s }, listeners) {
-    this.frame.style.setProperty("--ratio", width / height);
+    this.frame.parentElement.style.setProperty("--ratio", width / height);
     if (this.#player && this.#format === format) {
       this.setPace({ fps, lead_s });
       return;

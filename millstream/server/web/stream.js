@@ -22,6 +22,7 @@ export class Stream extends EventTarget {
   phase = "connecting";
   hello = null;
   live = null;
+  place = ""; // in line: what to attach to; empty where a server does not say
   hasPicture = false;
   #paused = false;
   #newest = -1; // the number of the last chunk
@@ -134,7 +135,7 @@ export class Stream extends EventTarget {
     const hear = (type, act) => line.addEventListener(type, ({ detail }) => line === this.#line && act(detail));
     hear("line", (detail) => this.#follow(detail));
     hear("hello", (detail) => this.#greeted(detail));
-    hear("waiting", (detail) => this.#setPhase("waiting", detail));
+    hear("waiting", (detail) => this.#waits(detail));
     hear("live", (detail) => this.#begun(detail));
     hear("receipt", (detail) => this.#receipt(detail));
     hear("stats", ({ paused }) => this.#stands(paused));
@@ -156,6 +157,11 @@ export class Stream extends EventTarget {
     this.hello = hello;
     this.#tell("hello", hello);
     if (!this.#line.wanted) this.#setPhase("idle");
+  }
+
+  #waits(detail) {
+    this.place = detail.session ?? "";
+    this.#setPhase("waiting", detail);
   }
 
   #begun(live) {

@@ -114,6 +114,15 @@ export const applied = (name, chunk) => `${capital(name)} applied at chunk ${chu
 export const seen = (name, chunk, seconds) => `${applied(name, chunk)}, on screen after ${seconds.toFixed(1)} s`;
 export const unknown = (words) => `Not understood: ${words.map((word) => `“${word}”`).join(", ")}`;
 
+const MODES = {
+  recompute: "Recompute: the picture stays and follows the new prompt at once.",
+  blend: "Blend: moves from the old prompt to the new one",
+  cut: "Cut: a new picture begins.",
+  keep: "Keep: the picture stays, and the new prompt takes over slowly.",
+};
+/** What a new prompt does in this mode. Of a blend its length follows. */
+export const modeHint = (mode) => MODES[mode];
+
 export const branch = (name) => `Branch ${name}`;
 export const besideName = (name, phase) => (phase === "paused" ? `${branch(name)} · paused` : branch(name));
 export const forked = (name, chunk) => `Branch ${name} goes on from chunk ${chunk}, beside this one. Steer either.`;
@@ -121,7 +130,9 @@ export const kept = (name) => `Branch ${name} is kept, the others end.`;
 export const node = (name, { steered, beside, prompt }) => `${name}${steered ? " · steered" : beside ? " · beside" : ""} · ${prompt}`;
 export const forkedFrom = (name, chunk) => `Forked from ${name} before chunk ${chunk}. Click to see it beside.`;
 export const firstBranch = () => "Where all branches come from. Click to see it beside.";
-export const goOnFrom = (chunk) => `Go on from chunk ${chunk} in a branch`;
+export const otherBranch = () => "Who steers this stream goes on with another branch of it, which you see now.";
+export const lookAt = (chunk) => `Look at chunk ${chunk}`;
+export const moment = ({ index, media_s, prompts }) => `Chunk ${index} at ${clock(media_s)}: ${mix(prompts)}`;
 export const branchGone = (chunk) => `The branch that chunk ${chunk} came from has ended: it cannot be gone on from.`;
 export const steerTo = (prompt) => `Steer there: ${prompt}`;
 export const pathHint = () => "All that led here, as a journal: millstream replay makes the film of it";

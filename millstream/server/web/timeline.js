@@ -1,7 +1,8 @@
 /**
  * The strip: a thumbnail for each chunk, grouped into runs of one prompt, with a mark where a change took effect.
  * Knows chunks and controls, nothing of sockets. There is a strip for each branch, one of them is shown; a branch's begins with
- * its parent's chunks. Keeps the last 120 chunks of each; older ones leave with their marks.
+ * its parent's chunks. Keeps the last 120 chunks of each; older ones leave with their marks. A click on a chunk shows that
+ * moment; from there one may go on.
  */
 
 import * as strings from "./strings.js";
@@ -17,11 +18,19 @@ export class Timeline {
   #lastRun = null;
   #pending = new Map(); // control id → its element
   #current = null;
+  #looking = null; // the chunk whose moment is shown
 
   /** `onFrom` is called with the chunk that a person wants to go on from, and the session that made it. */
-  constructor({ runs, pending, empty }, onFrom) {
-    Object.assign(this, { runs, pending, empty, onFrom });
-    runs.addEventListener("keydown", (event) => this.#walk(event));
+  constructor(elements, onFrom) {
+    Object.assign(this, { ...elements, onFrom });
+    this.runs.addEventListener("keydown", (event) => this.#walk(event));
+    this.moment.addEventListener("keydown", (event) => event.key === "Escape" && this.#lookAway());
+    this.momentClose.addEventListener("click", () => this.#lookAway());
+    this.momentFork.addEventListener("click", () => {
+      const { header, session } = this.#looking;
+      this.#lookAway();
+      this.onFrom(header.index, session);
+    });
   }
 
   /** This session's strip is seen from now on. */
@@ -110,10 +119,28 @@ export class Timeline {
   #append(chunk) {
     this.empty.hidden = true;
     const follows = this.#isAtEnd();
-    const cell = makeCell(chunk, this.onFrom);
+    const cell = makeCell(chunk, () => this.#look(chunk));
     this.#runOf(chunk.header).querySelector("ol").append(cell);
     this.#cells.set(chunk.header.index, cell);
     if (follows) this.runs.scrollLeft = this.runs.scrollWidth;
+  }
+
+  #look(chunk) {
+    this.#looking = chunk;
+    this.momentWords.textContent = strings.moment(chunk.header);
+    const { momentPicture: picture } = this;
+    [picture.width, picture.height] = [chunk.canvas.width, chunk.canvas.height];
+    picture.getContext("2d").drawImage(chunk.canvas, 0, 0);
+    this.moment.hidden = false;
+    this.momentFork.focus();
+  }
+
+  /** Back to the strip, and to the chunk in it. */
+  #lookAway() {
+    const cell = this.#cells.get(this.#looking?.header.index);
+    this.#looking = null;
+    this.moment.hidden = true;
+    cell?.querySelector(".from").focus();
   }
 
   #dropFrom(session, index) {
@@ -124,6 +151,8 @@ export class Timeline {
   }
 
   #wipe() {
+    this.#looking = null;
+    this.moment.hidden = true;
     this.#cells.clear();
     this.#pending.clear();
     this.#lastRun = this.#current = null;
@@ -170,7 +199,7 @@ function makeCanvas() {
   return canvas;
 }
 
-function makeCell({ session, header, marks, canvas }, onFrom) {
+function makeCell({ header, marks, canvas }, onLook) {
   const cell = document.createElement("li");
   cell.className = "cell";
   const number = document.createElement("span");
@@ -188,10 +217,9 @@ function makeCell({ session, header, marks, canvas }, onFrom) {
   from.type = "button";
   from.className = "from";
   from.tabIndex = -1;
-  from.title = strings.goOnFrom(header.index);
+  from.title = strings.lookAt(header.index);
   from.setAttribute("aria-label", from.title);
-  from.innerHTML = '<svg aria-hidden="true"><use href="icons.svg#fork"/></svg>';
-  from.addEventListener("click", () => onFrom(header.index, session));
+  from.addEventListener("click", onLook);
   cell.append(from);
   const late = header.late_s > 0.05 ? `, ${header.late_s.toFixed(1)} s late` : "";
   cell.classList.toggle("late", Boolean(late));

@@ -1,4 +1,5 @@
-"""One stream over several GPUs, each rank with its own, over NCCL. Skipped, with a reason, where there are not two."""
+"""One stream over several GPUs, each rank with its own, over NCCL. Skipped, with a reason, where there are
+not two."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
+from millstream.commands.main import app
 from millstream.core.topology import Topology
 from millstream.engine.engine import Engine
 from tests.dist.streams import newest
@@ -27,7 +28,9 @@ CHUNKS = 12
 
 def stream(topology: str, **fields: Any) -> torch.Tensor:
     """The last latent frame of every chunk."""
-    engine = Engine("wan-tiny", weights="random:3", device="cuda", topology=Topology.parse(topology), **fields)
+    engine = Engine(
+        "wan-tiny", weights="random:3", device="cuda", topology=Topology.parse(topology), **fields
+    )
     with engine, engine.session("sea", seed=5, **SMALL) as session:
         return torch.cat([newest(session).float().cpu() for _ in session.stream(CHUNKS)])
 
@@ -43,8 +46,12 @@ def test_fast_ranks_over_nccl_show_what_one_fast_gpu_shows_and_the_report_has_th
     precision: str, fast: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "mesh.json"
-    words = "bench mesh --model wan2.1-t2v-1.3b --weights random --size 256x448 --window 9 --chunks 10 --tiles"
-    result = CliRunner().invoke(app, [*words.split(), "--fast", fast, "--precision", precision, "--out", str(out)])
+    words = (
+        "bench mesh --model wan2.1-t2v-1.3b --weights random --size 256x448 --window 9 --chunks 10 --tiles"
+    )
+    result = CliRunner().invoke(
+        app, [*words.split(), "--fast", fast, "--precision", precision, "--out", str(out)]
+    )
     assert result.exit_code == 0, result.output
     print(result.output)
     local, *meshes = json.loads(out.read_text())["measured"]["runs"]

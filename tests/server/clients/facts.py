@@ -1,7 +1,9 @@
-"""What peers' own clients send and read, as data (`*.json` beside this): held against what the server says, and into the docs.
+"""What peers' own clients send and read, as data (`*.json` beside this): held against what the server says,
+and into the docs.
 
-A field's type is one or more of str, int, float, bool, bytes, list, map, null and const:VALUE, with `|` between them and `?`
-before them where the client gets along without it. `python -m tests.server.clients.facts` writes docs/clients.md anew.
+A field's type is one or more of str, int, float, bool, bytes, list, map, null and const:VALUE, with `|`
+between them and `?` before them where the client gets along without it. `python -m
+tests.server.clients.facts` writes docs/clients.md anew.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from typing import Any
 HERE = Path(__file__).parent
 DOCS = HERE.parents[2] / "docs" / "clients.md"
 PEERS = ("sglang", "krea", "scope", "vllm_omni", "openai")
-BEGIN, END = "<!-- from tests/server/clients/{peer}.json -->", "<!-- end -->"
+BEGIN = "<!-- from tests/server/clients/{peer}.json -->"
+END = "<!-- end -->"
 KINDS: dict[str, tuple[type, ...]] = {
     "str": (str,), "int": (int,), "float": (int, float), "bool": (bool,), "bytes": (bytes,), "list": (list, tuple),
     "map": (dict,), "null": (type(None),),
@@ -51,13 +54,18 @@ def strangers(peer: str, kind: str, message: dict[str, Any]) -> list[str]:
 def tables(peer: str) -> str:
     """The peer's part of docs/clients.md."""
     told = facts(peer)
-    files, where = ", ".join(f"`{name}`" for name in told["files"]), told["repository"]
+    files = ", ".join(f"`{name}`" for name in told["files"])
+    where = told["repository"]
     lines = [
-        f"Taken from [{where}](https://github.com/{where}) at `{told['commit'][:12]}` ({told['date']}): {files}.",
+        f"Taken from [{where}](https://github.com/{where}) at `{told['commit'][:12]}` ({told['date']}): "
+        f"{files}.",
         "", "| their client says | field | type | here |", "|---|---|---|---|",
     ]  # fmt: skip
     for kind, fields in told["sends"].items():
-        lines += [f"| `{kind}` | `{name}` | {_types(each['type'])} | {each['here']} |" for name, each in fields.items()]
+        lines += [
+            f"| `{kind}` | `{name}` | {_types(each['type'])} | {each['here']} |"
+            for name, each in fields.items()
+        ]
     lines += ["", "| their client reads | fields |", "|---|---|"]
     for kind, reads in told["reads"].items():
         named = ", ".join(f"`{name}` ({_types(types)})" for name, types in reads.items())

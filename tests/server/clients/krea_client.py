@@ -1,4 +1,5 @@
-"""Clients of Krea's realtime video: its page in miniature, and one that says anything. MessagePack out, pictures back.
+"""Clients of Krea's realtime video: its page in miniature, and one that says anything. MessagePack out,
+pictures back.
 
 What they send and read is in `krea.json`.
 """
@@ -77,7 +78,8 @@ class KreaPage:
             await self._send("parameters", self.parameters)
         elif message.get("status") == "completed" or message.get("session_id"):
             self._check("completed", message)
-            self.session_id, self.completed = message["session_id"], True
+            self.session_id = message["session_id"]
+            self.completed = True
         elif message.get("error"):
             self._check("error", message)
             self.status.append(f"Server error: {message['error']}")
@@ -94,7 +96,9 @@ class KreaPage:
 
     async def show_camera(self, jpeg: bytes, strength: float) -> None:
         text = base64.b64encode(jpeg).decode()
-        await self._send("picture", {"image": text, "timestamp": round(time.time() * 1000), "strength": strength})
+        await self._send(
+            "picture", {"image": text, "timestamp": round(time.time() * 1000), "strength": strength}
+        )
 
     def _check(self, kind: str, message: dict[str, Any]) -> None:
         self.differences += differences("krea", kind, message)
@@ -113,6 +117,13 @@ async def krea_client(url: str, query: str = "", **options: Any) -> AsyncIterato
 @asynccontextmanager
 async def krea_page(url: str, *, session_id: str = "a-page", **changes: Any) -> AsyncIterator[KreaPage]:
     """With the page's own parameters of a film from text."""
-    parameters = {"prompt": "sea", "width": 48, "height": 64, "num_blocks": 50, "num_denoising_steps": 4, "timestep_shift": 5}
+    parameters = {
+        "prompt": "sea",
+        "width": 48,
+        "height": 64,
+        "num_blocks": 50,
+        "num_denoising_steps": 4,
+        "timestep_shift": 5,
+    }
     async with connect(f"{url}/session/{session_id}", max_size=None) as socket:
         yield KreaPage(socket, session_id, parameters | changes)

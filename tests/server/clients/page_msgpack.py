@@ -1,7 +1,7 @@
 """MessagePack as SGLang's page has it: what its packer writes, and no more than its reader knows.
 
-Its packer has no integers beyond 65,535: larger and negative ones go out as float64. Its reader stops at signed and 64-bit
-integers, at float-free maps of more than 65,535 names and at long texts.
+Its packer has no integers beyond 65,535: larger and negative ones go out as float64. Its reader stops at
+signed and 64-bit integers, at float-free maps of more than 65,535 names and at long texts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ def pack(value: Any) -> bytes:
             data = value.encode()
             size = len(data)
             head = (
-                bytes([0xA0 | size]) if size < 32 else bytes([0xD9, size]) if size < 256 else b"\xda" + struct.pack(">H", size)
+                bytes([0xA0 | size])
+                if size < 32
+                else bytes([0xD9, size])
+                if size < 256
+                else b"\xda" + struct.pack(">H", size)
             )
             return head + data
         case bytes():
@@ -62,7 +66,8 @@ class PageReader:
     """Raises where the page's own reader would."""
 
     def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
+        self._data = data
+        self._at = 0
 
     def read(self) -> Any:
         byte = self._take(1)[0]

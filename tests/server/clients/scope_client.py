@@ -1,4 +1,5 @@
-"""A client of Scope's API: a pipeline over HTTP, video and parameters over WebRTC. What its page says: `scope.json`."""
+"""A client of Scope's API: a pipeline over HTTP, video and parameters over WebRTC. What its page says:
+`scope.json`."""
 
 from __future__ import annotations
 
@@ -17,14 +18,26 @@ class ScopeClient(WebRTCClient):
         async with httpx2.AsyncClient(timeout=PATIENCE_S) as http:
             return await http.request(method, f"{self.url}/api/v1{path}", json=body, headers=self.headers)
 
-    async def connect(self, *, camera: Camera | None = None, trickle: bool = False, **parameters: Any) -> None:
+    async def connect(
+        self, *, camera: Camera | None = None, trickle: bool = False, **parameters: Any
+    ) -> None:
         servers = (await self.request("GET", "/webrtc/ice-servers")).json()["iceServers"]
         assert isinstance(servers, list)
         sdp = await self.offer(camera=camera)
-        held_back = [line.removeprefix("a=") for line in sdp.splitlines() if line.startswith("a=candidate:")] if trickle else []
+        held_back = (
+            [line.removeprefix("a=") for line in sdp.splitlines() if line.startswith("a=candidate:")]
+            if trickle
+            else []
+        )
         if trickle:
-            sdp = "".join(f"{line}\r\n" for line in sdp.splitlines() if not line.startswith(("a=candidate:", "a=end-of")))
-        response = await self.request("POST", "/webrtc/offer", {"sdp": sdp, "type": "offer", "initialParameters": parameters})
+            sdp = "".join(
+                f"{line}\r\n"
+                for line in sdp.splitlines()
+                if not line.startswith(("a=candidate:", "a=end-of"))
+            )
+        response = await self.request(
+            "POST", "/webrtc/offer", {"sdp": sdp, "type": "offer", "initialParameters": parameters}
+        )
         assert response.status_code == 200, response.text
         answer = response.json()
         assert differences("scope", "answer", answer) == []
@@ -45,8 +58,8 @@ class ScopeClient(WebRTCClient):
 
 
 class ScopePage(ScopeClient):
-    """Their page in miniature: reads what there is, loads, polls, offers an audio line too, and sends parameters; what it sends
-    is theirs alone."""
+    """Their page in miniature: reads what there is, loads, polls, offers an audio line too, and sends
+    parameters; what it sends is theirs alone."""
 
     differences: list[str]
     model = "wan-tiny"

@@ -1,7 +1,8 @@
-"""Clients of SGLang's realtime video: MessagePack over one WebSocket, as its page and its Python clients speak it.
+"""Clients of SGLang's realtime video: MessagePack over one WebSocket, as its page and its Python clients
+speak it.
 
-What they send and read is in `sglang.json`. The page packs with a packer of its own (`page_msgpack.py`); the Python clients use
-msgspec, read raw frames alone and give up at the first error.
+What they send and read is in `sglang.json`. The page packs with a packer of its own (`page_msgpack.py`); the
+Python clients use msgspec, read raw frames alone and give up at the first error.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class SGLangClient:
 
     async def chunk(self) -> Chunk:
         """All frame batches up to the next statistics; errors on the way are kept."""
-        frames, kinds, count = [], set(), 0
+        frames = []
+        kinds = set()
+        count = 0
         while True:
             message = await self.receive()
             match message["type"]:
@@ -123,9 +126,12 @@ class SGLangPage:
                     return message
 
     def _show(self, batch: dict[str, Any]) -> None:
-        payload, self.status = batch["payload"], "Live"
+        payload = batch["payload"]
+        self.status = "Live"
         if batch["content_type"] == "application/x-raw-rgb":
-            size, height, width = batch["bytes_per_frame"], batch["height"], batch["width"]
+            size = batch["bytes_per_frame"]
+            height = batch["height"]
+            width = batch["width"]
             for n in range(batch["num_frames"]):
                 frame = payload[n * size : (n + 1) * size]
                 np.frombuffer(frame, np.uint8).reshape(height, width, batch["channels"])

@@ -1,4 +1,5 @@
-"""A client of vLLM-Omni's streaming video: JSON events, and one MP4 in pieces. What theirs say and read: `vllm_omni.json`."""
+"""A client of vLLM-Omni's streaming video: JSON events, and one MP4 in pieces. What theirs say and read:
+`vllm_omni.json`."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ class VLLMOmniClient:
         await self.say("session.start", prompt=prompt, format="m4s", **options)
 
     async def interact(self, prompt: str, event_id: str, **options: Any) -> None:
-        await self.say("session.interaction", interaction={"event_id": event_id, "event": {"prompt": prompt}, **options})
+        await self.say(
+            "session.interaction", interaction={"event_id": event_id, "event": {"prompt": prompt}, **options}
+        )
 
     async def say(self, kind: str, **fields: Any) -> None:
         await self.socket.send(json.dumps({"type": kind, **fields}))

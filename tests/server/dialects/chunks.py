@@ -4,5 +4,6 @@ from __future__ import annotations
 
 FPS = 48.0
 """A chunk plays three quarters of a second: a busy machine can promise that."""
-FIRST, LATER = 9, 12
+FIRST = 9
+LATER = 12
 """Frames of a stream's first chunk and of all others."""

@@ -23,13 +23,17 @@ def test_nobody_speaks_a_dialect_without_the_key(path: str) -> None:
         async def knock() -> None:
             with pytest.raises(InvalidStatus, match="401"):
                 await connect(locked.socket_url(path))
-            async with connect(locked.socket_url(path), additional_headers={"Authorization": f"Bearer {KEY}"}):
+            async with connect(
+                locked.socket_url(path), additional_headers={"Authorization": f"Bearer {KEY}"}
+            ):
                 pass
             with pytest.raises(InvalidStatus, match="401"):
                 await connect(locked.socket_url(f"{path}?api_key=wrong"))
             async with connect(locked.socket_url(f"{path}?api_key={KEY}")):
                 pass
-            async with connect(locked.socket_url(path), subprotocols=["millstream.v1", f"millstream.key.{KEY}"]) as browser:
+            async with connect(
+                locked.socket_url(path), subprotocols=["millstream.v1", f"millstream.key.{KEY}"]
+            ) as browser:
                 assert browser.subprotocol == "millstream.v1"
 
         asyncio.run(knock())

@@ -10,13 +10,17 @@ from typing import Any
 import av
 import httpx2
 import msgspec
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from tests.server.clients.facts import differences
 from tests.server.clients.krea_client import krea_client, krea_page
 from tests.server.dialects.chunks import FIRST, LATER
 from tests.server.serving import Serving, serving
+
+Frame = NDArray[np.int16]
 
 
 def jpeg(grey: int = 128) -> bytes:
@@ -56,12 +60,16 @@ def test_krea_the_page_plays_a_film_to_its_end_and_closes_when_it_has_played(ser
             assert not any("error" in status.lower() for status in page.status)
             assert "prompt-1: queued for chunk" in " ".join(page.status)
             await asyncio.sleep(0.3)
-            await (await page.socket.ping())  # it is still open: a close would have the page drop what it has not shown
+            await (
+                await page.socket.ping()
+            )  # it is still open: a close would have the page drop what it has not shown
 
     asyncio.run(run())
 
 
-def test_krea_a_camera_sends_the_same_strength_with_every_frame_and_hears_of_it_never(server: Serving) -> None:
+def test_krea_a_camera_sends_the_same_strength_with_every_frame_and_hears_of_it_never(
+    server: Serving,
+) -> None:
     async def run() -> None:
         webcam: dict[str, Any] = {"webcam_mode": True, "webcam_fps": 10, "strength": 0.6}
         async with krea_page(server.socket_url(), **webcam) as page:
@@ -72,7 +80,9 @@ def test_krea_a_camera_sends_the_same_strength_with_every_frame_and_hears_of_it_
                 await page.show_camera(jpeg(grey * 8), 0.6)
                 await asyncio.sleep(0.02)
             await page.until_pictures(1)
-            assert len(page.status) == 2, f"one note for what is left out, one for what is waited for: {page.status}"
+            assert len(page.status) == 2, (
+                f"one note for what is left out, one for what is waited for: {page.status}"
+            )
             await page.show_camera(jpeg(), 0.3)
             while "strength-1: queued" not in page.status[-1]:
                 await page.hear()
@@ -94,7 +104,8 @@ def test_krea_a_session_without_a_camera_streams_from_text_and_says_once_that_it
             await client.send(action="reset")
             await client.hear(change="reset-1", state="applied")
             assert [said["status"] for said in client.said if said.get("kind") == "note"].count(
-                "this session was started from text and takes no pictures; send webcam_mode with the first message"
+                "this session was started from text and takes no pictures; send webcam_mode with the first "
+                "message"
             ) == 1  # fmt: skip
 
     asyncio.run(run())
@@ -123,7 +134,9 @@ def test_krea_the_same_prompt_again_is_no_change(server: Serving) -> None:
             await client.send(prompt="")
             assert "prompt" in (await client.hear(error=...))["error"]
             await client.send(prompt="")
-            assert "prompt" in (await client.hear(error=...))["error"], "what was refused is not taken for said"
+            assert "prompt" in (await client.hear(error=...))["error"], (
+                "what was refused is not taken for said"
+            )
 
     asyncio.run(run())
 
@@ -137,6 +150,39 @@ def test_krea_pictures_come_in_messagepack_where_that_is_asked_for(server: Servi
             assert Image.open(io.BytesIO(packed["image"])).size == (48, 64)
 
     asyncio.run(run())
+
+
+def frames_of(server: Serving, count: int, **start: Any) -> list[Frame]:
+    """Return the first `count` frames of a native stream, lossless."""
+    frames = list[Frame]()
+    with server.client() as client:
+        live = client.start(formats=["raw"], **start)
+        size = live["config"]["height"], live["config"]["width"], 3
+        while len(frames) < count:
+            frames += [
+                np.frombuffer(part, np.uint8).reshape(size).astype(np.int16)
+                for part in client.hear("chunk")["parts"]
+            ]
+        client.say({"type": "stop"})
+        client.hear("ended")
+    return frames[:count]
+
+
+@pytest.mark.parametrize("query", ["", "?fmt=msgpack"])
+def test_krea_every_picture_is_the_frame_whose_turn_it_is(server: Serving, query: str) -> None:
+    """Compare with the same stream, lossless: the most similar frame has the same index."""
+    count = FIRST + LATER
+    expected = frames_of(server, count, prompt="sea", size="64x48", seed=3)
+
+    async def run() -> list[bytes]:
+        async with krea_client(server.socket_url(), query) as client:
+            await client.send(prompt="sea", width=48, height=64, seed=3)
+            return [await client.picture() for _ in range(count)]
+
+    pictures = [msgspec.msgpack.decode(data)["image"] if query else data for data in asyncio.run(run())]
+    shown = [np.asarray(Image.open(io.BytesIO(data)), np.int16) for data in pictures]
+    off = [[float(np.abs(one - other).mean()) for other in expected] for one in shown]
+    assert [int(np.argmin(row)) for row in off] == list(range(count))
 
 
 def test_krea_the_film_of_a_session_is_downloaded_by_its_name_and_by_nobody_else(tmp_path: Path) -> None:

@@ -41,9 +41,29 @@ def test_scope_the_servers_one_pipeline_loads_and_no_other(server: Serving) -> N
     with_scope(server, run)
 
 
+def test_scope_its_wizard_has_nothing_to_set_up(server: Serving) -> None:
+    async def run(client: ScopeClient) -> None:
+        for method, body in (
+            ("GET", None),
+            ("PUT", {"inference_mode": "cloud"}),
+            ("PUT", {"completed": False}),
+            ("GET", None),
+        ):
+            answer = await client.request(method, "/onboarding/status", body)
+            assert answer.status_code == 200
+            assert differences("scope", "onboarding", answer.json()) == []
+            assert answer.json()["completed"] is True, "its page shows the wizard wherever this is not so"
+
+    with_scope(server, run)
+
+
 def test_scope_parameters_become_controls_and_the_rest_is_answered_in_words(server: Serving) -> None:
     async def run(client: ScopeClient) -> None:
-        first = {"prompts": [{"text": "sea", "weight": 1.0}], "denoising_step_list": [1000, 500], "manage_cache": True}
+        first = {
+            "prompts": [{"text": "sea", "weight": 1.0}],
+            "denoising_step_list": [1000, 500],
+            "manage_cache": True,
+        }
         await client.connect(trickle=True, **first, vace_context_scale=1.5)
         await client.frames(2)
         assert (await client.hear("note"))["parameter"] == "vace_context_scale"
@@ -52,16 +72,34 @@ def test_scope_parameters_become_controls_and_the_rest_is_answered_in_words(serv
             "denoising_step_list": [1000],
             "reset_cache": True,
             "kv_cache_attention_bias": 0.5,
-            "transition": {"target_prompts": [{"text": "night"}], "num_steps": 2, "temporal_interpolation_method": "slerp"},
+            "transition": {
+                "target_prompts": [{"text": "night"}],
+                "num_steps": 2,
+                "temporal_interpolation_method": "slerp",
+            },
         }
         client.channel.send(msgspec.json.encode(sent).decode())
-        for name in ("reset_cache", "prompts", "transition", "denoising_step_list", "kv_cache_attention_bias"):
+        for name in (
+            "reset_cache",
+            "prompts",
+            "transition",
+            "denoising_step_list",
+            "kv_cache_attention_bias",
+        ):
             await client.hear("receipt", parameter=name, state="queued")
         assert (await client.hear("note"))["parameter"] == "temporal_interpolation_method"
-        for name in ("reset_cache", "prompts", "transition", "denoising_step_list", "kv_cache_attention_bias"):
+        for name in (
+            "reset_cache",
+            "prompts",
+            "transition",
+            "denoising_step_list",
+            "kv_cache_attention_bias",
+        ):
             await client.hear("receipt", parameter=name, state="applied")
         client.channel.send('{"paused": true, "noise_scale": 0.5, "recording": true}')
-        assert "this session has none" in (await client.hear("error", parameter="noise_scale"))["error_message"]
+        assert (
+            "this session has none" in (await client.hear("error", parameter="noise_scale"))["error_message"]
+        )
         assert "keeps no recordings" in (await client.hear("error"))["error_message"]
         await client.hear("receipt", parameter="paused", state="applied")
 
@@ -91,7 +129,9 @@ def test_scope_a_camera_becomes_the_stream_and_hanging_up_ends_it(server: Servin
         ([], 400, "body"),
     ],
 )
-def test_scope_offers_that_cannot_be_used_leave_nothing(server: Serving, body: Any, status: int, said: str) -> None:
+def test_scope_offers_that_cannot_be_used_leave_nothing(
+    server: Serving, body: Any, status: int, said: str
+) -> None:
     async def run(client: ScopeClient) -> None:
         response = await client.request("POST", "/webrtc/offer", body)
         assert (response.status_code, said in response.json()["detail"]) == (status, True), response.text
@@ -110,9 +150,13 @@ def test_scope_nobody_hangs_up_a_connection_that_is_not_there(server: Serving) -
 def test_scope_nonsense_on_the_channel_is_answered_and_the_stream_goes_on(server: Serving) -> None:
     async def run(client: ScopeClient) -> None:
         await client.connect(prompts=[{"text": "sea"}])
-        path, nonsense = f"/webrtc/offer/{client.session_id}", [{"candidate": "a way", "sdpMid": "0"}]
+        path = f"/webrtc/offer/{client.session_id}"
+        nonsense = [{"candidate": "a way", "sdpMid": "0"}]
         wrong = await client.request("PATCH", path, {"candidates": nonsense})
-        assert (wrong.status_code, wrong.json()["detail"]) == (400, "cannot use this candidate: it is not one")
+        assert (wrong.status_code, wrong.json()["detail"]) == (
+            400,
+            "cannot use this candidate: it is not one",
+        )
         await client.frames(1)
         for text in (
             "{",
@@ -173,14 +217,21 @@ def test_scope_a_page_that_sends_what_the_schema_says_gets_the_models_own_stream
         defaults = {name: each["default"] for name, each in schema["config_schema"]["properties"].items()}
         await page.load(**{name: defaults[name] for name in ("height", "width", "base_seed")})
         noise = schema["mode_defaults"]["video"]["noise_scale"]
-        steps, unused = defaults["denoising_steps"], {"quantize_mode": "none", "beat_cache_reset_rate": "none"}
+        steps = defaults["denoising_steps"]
+        unused = {"quantize_mode": "none", "beat_cache_reset_rate": "none"}
         await page.play(
-            **(FIRST | unused | {"denoising_step_list": steps, "noise_scale": noise, "kv_cache_attention_bias": 1.0})
+            **(
+                FIRST
+                | unused
+                | {"denoising_step_list": steps, "noise_scale": noise, "kv_cache_attention_bias": 1.0}
+            )
         )
         await page.frames(1)
         (live_session,) = server.hub.live_sessions.values()
         assert live_session.request.config == server.hub.card.stream
-        assert (await page.hear("note"))["parameter"] == "vace_context_scale", "what asks for nothing is not named"
+        assert (await page.hear("note"))["parameter"] == "vace_context_scale", (
+            "what asks for nothing is not named"
+        )
 
     with_page(server, run)
 
@@ -188,7 +239,9 @@ def test_scope_a_page_that_sends_what_the_schema_says_gets_the_models_own_stream
 def test_scope_what_is_sent_again_as_it_is_changes_nothing(server: Serving) -> None:
     async def run(page: ScopePage) -> None:
         await page.play(**(FIRST | {"prompts": ["sea"]}))
-        await page.update(denoising_step_list=[1000, 500], kv_cache_attention_bias=0.5, prompts=["sea"], node_id="node-1")
+        await page.update(
+            denoising_step_list=[1000, 500], kv_cache_attention_bias=0.5, prompts=["sea"], node_id="node-1"
+        )
         await page.update(denoising_step_list=[1000], vace_context_scale=1.0, node_id="node-1")
         await page.update(transition={"target_prompts": [{"text": "night", "weight": 1}], "num_steps": 1})
         await page.update(prompts=["sea"])
@@ -203,7 +256,11 @@ def test_scope_what_is_sent_again_as_it_is_changes_nothing(server: Serving) -> N
 
 def test_scope_another_pipeline_is_refused_in_an_offer_too(server: Serving) -> None:
     async def run(page: ScopePage) -> None:
-        body = {"sdp": "x", "type": "offer", "initialParameters": FIRST | {"pipeline_ids": ["wan-tiny", "rife"]}}
+        body = {
+            "sdp": "x",
+            "type": "offer",
+            "initialParameters": FIRST | {"pipeline_ids": ["wan-tiny", "rife"]},
+        }
         refused = await page.request("POST", "/webrtc/offer", body)
         assert (refused.status_code, "one pipeline" in refused.json()["detail"]) == (404, True)
 

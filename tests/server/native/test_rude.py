@@ -31,7 +31,8 @@ def talk_rubbish(server: Serving, spared: str) -> None:
 
 
 def test_rubbish_over_real_sockets_disturbs_nobody_and_leaves_nothing(server: Serving) -> None:
-    """Some hundred messages from clients that leave in the middle, beside one whose pictures must not change."""
+    """Some hundred messages from clients that leave in the middle, beside one whose pictures must not
+    change."""
     with server.client() as calm:
         calm.start(formats=["raw"], seed=5)
         alone = [calm.hear("chunk", index=index)["parts"] for index in range(5)]
@@ -44,7 +45,8 @@ def test_rubbish_over_real_sockets_disturbs_nobody_and_leaves_nothing(server: Se
         while crowd.is_alive():
             calm.next()
     server.until(
-        lambda: all(not live_session.viewers for live_session in server.hub.live_sessions.values()), "everybody has left"
+        lambda: all(not live_session.viewers for live_session in server.hub.live_sessions.values()),
+        "everybody has left",
     )
     server.until(lambda: loose_threads() <= threads, "all threads are gone")
 
@@ -85,7 +87,8 @@ def test_connecting_and_leaving_a_hundred_times_leaves_nothing(server: Serving) 
             if number % 2:
                 client.connection.socket.close()
     server.until(
-        lambda: all(not live_session.viewers for live_session in server.hub.live_sessions.values()), "everybody has left"
+        lambda: all(not live_session.viewers for live_session in server.hub.live_sessions.values()),
+        "everybody has left",
     )
     for session_id in list(server.hub.live_sessions):
         server.hub.service.end(session_id)
@@ -109,7 +112,9 @@ def test_a_slow_reader_loses_pictures_oldest_first_and_no_receipt(server: Servin
         chunks = [slow.hear("chunk")]
         while chunks[-1]["index"] <= last or not chunks[-1]["parts"]:
             chunks.append(slow.hear("chunk"))
-        assert [chunk["index"] for chunk in chunks] == list(range(len(chunks))), "every header comes, in order"
+        assert [chunk["index"] for chunk in chunks] == list(range(len(chunks))), (
+            "every header comes, in order"
+        )
         assert chunks[-1]["dropped"] > 0
         assert any(not chunk["parts"] for chunk in chunks)
         receipts = [receipt["control_id"] for chunk in chunks for receipt in chunk["receipts"]]

@@ -25,7 +25,10 @@ def mute(server: Serving) -> socket.socket:
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     peer.connect((host, int(port)))
     key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13"
-    ask = f"GET /v1/stream HTTP/1.1\r\nHost: {server.address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{key}\r\n\r\n"
+    ask = (
+        f"GET /v1/stream HTTP/1.1\r\nHost: {server.address}\r\nUpgrade: websocket\r\nConnection: "
+        f"Upgrade\r\n{key}\r\n\r\n"
+    )
     peer.sendall(ask.encode())
     answer = b""
     while b"\r\n\r\n" not in answer:
@@ -37,14 +40,22 @@ def mute(server: Serving) -> socket.socket:
     return peer
 
 
-@pytest.mark.parametrize(("ping_s", "patience_s"), [(0.3, 60.0), (60.0, 0.3)], ids=["no pong", "nothing taken"])
-def test_a_peer_that_went_silent_is_let_go(monkeypatch: pytest.MonkeyPatch, ping_s: float, patience_s: float) -> None:
+@pytest.mark.parametrize(
+    ("ping_s", "patience_s"), [(0.3, 60.0), (60.0, 0.3)], ids=["no pong", "nothing taken"]
+)
+def test_a_peer_that_went_silent_is_let_go(
+    monkeypatch: pytest.MonkeyPatch, ping_s: float, patience_s: float
+) -> None:
     monkeypatch.setattr(sockets, "LINGER_S", 0.1)
     limits = ClientLimits(patience_s=patience_s)
     with serving(config=AppConfig(limits=limits), ping_s=ping_s) as quiet, mute(quiet) as peer:
-        quiet.until(lambda: any(live_session.viewers for live_session in quiet.hub.live_sessions.values()), "it has come")
         quiet.until(
-            lambda: not any(live_session.viewers for live_session in quiet.hub.live_sessions.values()), "it is given up"
+            lambda: any(live_session.viewers for live_session in quiet.hub.live_sessions.values()),
+            "it has come",
+        )
+        quiet.until(
+            lambda: not any(live_session.viewers for live_session in quiet.hub.live_sessions.values()),
+            "it is given up",
         )
         peer.settimeout(30)
         with suppress(ConnectionResetError):
@@ -65,7 +76,11 @@ def test_a_connection_that_never_comes_to_a_request_is_cut(monkeypatch: pytest.M
     monkeypatch.setattr(sockets, "REQUEST_S", 0.2)
     asked = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     with serving() as server, server.client() as client:
-        with sends(server, b"") as silent, sends(server, asked) as half, sends(server, asked + b"\r\n" + asked) as second:
+        with (
+            sends(server, b"") as silent,
+            sends(server, asked) as half,
+            sends(server, asked + b"\r\n" + asked) as second,
+        ):
             for peer in (silent, half, second):
                 with suppress(ConnectionResetError):
                     while peer.recv(65536):
@@ -87,7 +102,9 @@ def test_a_body_that_comes_a_byte_at_a_time_is_given_up_in_the_end(monkeypatch: 
                     answer = peer.recv(65536)
                     break
             peer.settimeout(30.0)
-            while b"too slowly" not in answer and (more := peer.recv(65536)):  # the body may come after the head
+            while b"too slowly" not in answer and (
+                more := peer.recv(65536)
+            ):  # the body may come after the head
                 answer += more
             assert answer.startswith(b"HTTP/1.1 400"), answer
             assert b"too slowly" in answer
@@ -127,13 +144,17 @@ def test_a_body_that_stops_coming_is_given_up(monkeypatch: pytest.MonkeyPatch, t
         assert list((tmp_path / "snapshots").iterdir()) == []
 
 
-def test_an_upload_that_is_too_large_or_breaks_off_is_not_kept(monkeypatch: pytest.MonkeyPatch, server: Serving) -> None:
+def test_an_upload_that_is_too_large_or_breaks_off_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, server: Serving
+) -> None:
     monkeypatch.setattr(rest, "MAX_UPLOAD_BYTES", 1000)
     folder = server.hub.archive.store._folder / "snapshots"
     before = sorted(folder.iterdir())
     answer = httpx2.post(server.url("/v1/snapshots"), content=b"x" * 2000)
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
-    with sends(server, b"POST /v1/snapshots HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 900\r\n\r\nxyz") as peer:
+    with sends(
+        server, b"POST /v1/snapshots HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 900\r\n\r\nxyz"
+    ) as peer:
         server.until(lambda: len(list(folder.iterdir())) > len(before), "the upload has begun")
         peer.close()
     server.until(lambda: sorted(folder.iterdir()) == before, "nothing of it is left")

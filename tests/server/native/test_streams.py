@@ -28,7 +28,9 @@ def test_a_prompt_is_steered_and_gets_its_two_receipts(server: Serving) -> None:
         applied = client.hear("receipt", state="applied")
         shown = client.hear("chunk", index=applied["chunk_index"])
         assert queued["control_id"] == applied["control_id"] == "mine"
-        assert shown["receipts"] == [{"control_id": "mine", "state": "applied", "chunk_index": shown["index"]}]
+        assert shown["receipts"] == [
+            {"control_id": "mine", "state": "applied", "chunk_index": shown["index"]}
+        ]
         assert shown["prompts"][0]["text"] == "storm"
         assert client.hear("stats")["viewers"] == 1
         client.say({"type": "stop"})
@@ -43,7 +45,9 @@ def test_two_people_have_two_pictures_and_the_same_seed_gives_the_same(server: S
     with server.client() as one, server.client() as two, server.client() as three:
         for client, seed in ((one, 1), (two, 2), (three, 1)):
             client.start(formats=["raw"], seed=seed)
-        pictures = [[client.hear("chunk", index=index)["parts"] for index in range(3)] for client in (one, two, three)]
+        pictures = [
+            [client.hear("chunk", index=index)["parts"] for index in range(3)] for client in (one, two, three)
+        ]
         assert pictures[0] == pictures[2]
         assert pictures[0] != pictures[1]
 
@@ -56,7 +60,8 @@ def test_a_film_in_fragments_plays_from_wherever_one_joins(server: Serving) -> N
         with av.open(io.BytesIO(opening + b"".join(parts))) as film:
             assert len(list(film.decode(video=0))) == 33
         late.say({"type": "view", "version": 1, "view": live["view"], "formats": ["mp4"]})
-        late_opening, chunk = late.hear("init")["parts"][0], late.hear("chunk")
+        late_opening = late.hear("init")["parts"][0]
+        chunk = late.hear("chunk")
         with av.open(io.BytesIO(late_opening + chunk["parts"][0])) as film:
             assert len(list(film.decode(video=0))) == 12
 
@@ -131,7 +136,12 @@ def test_a_camera_in_and_a_picture_out(server: Serving) -> None:
 
 
 def test_the_line_is_told_and_moves_up() -> None:
-    with serving(places=1) as small, small.client() as first, small.client() as second, small.client() as third:
+    with (
+        serving(places=1) as small,
+        small.client() as first,
+        small.client() as second,
+        small.client() as third,
+    ):
         first.start()
         first.hear("chunk")
         second.say(START | {"wait": True})
@@ -152,11 +162,15 @@ def test_controls_after_stop_are_answered_until_the_session_has_ended(server: Se
         client.start()
         client.hear("chunk")
         late = [{"type": "cut", "id": f"late{number}"} for number in range(5)]
-        client.say_at_once(*({"type": "control", "control": each} for each in ({"type": "stop", "id": "stop"}, *late)))
+        client.say_at_once(
+            *({"type": "control", "control": each} for each in ({"type": "stop", "id": "stop"}, *late))
+        )
         assert client.hear("ended")["cause"] == "stopped"
         with pytest.raises(ConnectionClosed):
             client.next()
-        answers = {message["control_id"] for message in client.heard if message["type"] in ("receipt", "error")}
+        answers = {
+            message["control_id"] for message in client.heard if message["type"] in ("receipt", "error")
+        }
         assert answers == {"stop", *(each["id"] for each in late)}
 
 

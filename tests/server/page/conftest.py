@@ -1,6 +1,7 @@
 """The page, greeted in a real browser by a server that paints instead of dreaming.
 
-Playwright is imported by fixtures alone: tests are skipped where it is missing, and this file is read all the same.
+Playwright is imported by fixtures alone: tests are skipped where it is missing, and this file is read all the
+same.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ def test_the_strip_and_the_buffer_are_bounded(page: Page) -> None:
             const { Timeline } = await import("./timeline.js");
             const make = (tag) => document.body.appendChild(document.createElement(tag));
             const [runs, pending, empty] = [make("ol"), make("ul"), make("p")];
-            const strip = new Timeline({ runs, pending, empty });
+            const named = ["moment", "momentPicture", "momentWords", "momentFork", "momentClose"];
+            const momentElements = Object.fromEntries(named.map((name) => [name, document.createElement("button")]));
+            const strip = new Timeline({ runs, pending, empty, ...momentElements });
             strip.open("a");
             for (let index = 0; index < 500; index++) {
                 const prompts = [{ text: `prompt ${index >> 5}`, weight: 1 }];
@@ -42,7 +44,9 @@ def test_a_branchs_strip_begins_with_its_parents_and_goes_its_own_way(page: Page
             const { Timeline } = await import("./timeline.js");
             const make = (tag) => document.body.appendChild(document.createElement(tag));
             const [runs, pending, empty] = [make("ol"), make("ul"), make("p")];
-            const strip = new Timeline({ runs, pending, empty });
+            const named = ["moment", "momentPicture", "momentWords", "momentFork", "momentClose"];
+            const momentElements = Object.fromEntries(named.map((name) => [name, document.createElement("button")]));
+            const strip = new Timeline({ runs, pending, empty, ...momentElements });
             const add = (session, index, media_s, text) => {
                 const header = { index, epoch: 0, media_s, fps: 16, prompts: [{ text, weight: 1 }], late_s: 0, total_ms: 1 };
                 strip.add(session, header, []);
@@ -64,7 +68,8 @@ def test_a_branchs_strip_begins_with_its_parents_and_goes_its_own_way(page: Page
             return found;
         }"""
     )
-    before, branch = [["sea", 5]], [["sea", 3], ["storm", 2]]
+    before = [["sea", 5]]
+    branch = [["sea", 3], ["storm", 2]]
     assert strips == [before, branch, before, before, [["sea", 2], ["fog", 1]], branch, branch, []]
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("playwright", reason="tests of the page need playwright: pip install 'millstream[dev]'")
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from millstream.core.client_messages import Attach, Start, View
 from tests.server import browser as screen
 from tests.server.fake_stream import FakeStream
 from tests.server.page.heard import controls
-from tests.server.serving import wait_until
+from tests.server.serving import serving, wait_until
 
 pytestmark = screen.needs_chromium
 
@@ -59,21 +60,28 @@ def test_an_older_server_is_asked_again_without_what_it_does_not_know(page: Page
     assert len(server.sessions) == 1
 
 
-def test_a_stream_that_a_new_server_has_kept_is_shown_from_where_it_was_kept(page: Page, server: FakeStream) -> None:
+def test_a_stream_that_a_new_server_has_kept_is_shown_from_where_it_was_kept(
+    page: Page, server: FakeStream
+) -> None:
     screen.start(page, "a kite")
     screen.wait_until_moving(page)
     (session,) = server.sessions.values()
     wait_until(lambda: session.index > 3, "a few chunks came")
     server.drop_connections()
-    session.index, session.media_s = 2, 0.0
+    session.index = 2
+    session.media_s = 0.0
     expect(screen.phase(page)).to_have_text("reconnecting")
     expect(screen.phase(page)).to_have_text("live")
     screen.wait_until_moving(page)
     chunks = chunks_on_strip(page)
-    assert chunks == list(range(len(chunks))), "what comes again is shown again, once, after what came before it"
+    assert chunks == list(range(len(chunks))), (
+        "what comes again is shown again, once, after what came before it"
+    )
 
 
-def test_a_stream_that_a_stopping_server_keeps_has_not_ended_and_goes_on_with_the_next(page: Page, server: FakeStream) -> None:
+def test_a_stream_that_a_stopping_server_keeps_has_not_ended_and_goes_on_with_the_next(
+    page: Page, server: FakeStream
+) -> None:
     screen.start(page, "a kite")
     screen.wait_until_moving(page)
     server.stop_and_keep()
@@ -107,7 +115,9 @@ def test_a_paused_stream_is_still_paused_after_a_lost_connection(page: Page, ser
     expect(screen.phase(page)).to_have_text("live")
 
 
-def test_a_paused_stream_is_still_paused_after_a_reload_and_shows_where_it_is(page: Page, server: FakeStream) -> None:
+def test_a_paused_stream_is_still_paused_after_a_reload_and_shows_where_it_is(
+    page: Page, server: FakeStream
+) -> None:
     screen.start(page, "a kite")
     screen.wait_until_moving(page)
     page.get_by_role("button", name="Pause").click()
@@ -120,7 +130,9 @@ def test_a_paused_stream_is_still_paused_after_a_reload_and_shows_where_it_is(pa
     expect(screen.phase(page)).to_have_text("live")
 
 
-def test_video_is_played_when_asked_for_and_goes_on_after_a_lost_connection(page: Page, server: FakeStream) -> None:
+def test_video_is_played_when_asked_for_and_goes_on_after_a_lost_connection(
+    page: Page, server: FakeStream
+) -> None:
     page.get_by_text("New stream", exact=True).click()
     page.get_by_label("Pictures").select_option("mp4")
     screen.start(page, "a kite")
@@ -131,7 +143,9 @@ def test_video_is_played_when_asked_for_and_goes_on_after_a_lost_connection(page
     expect(screen.phase(page)).to_have_text("reconnecting")
     expect(screen.phase(page)).to_have_text("live")
     screen.start(page, "a comet")
-    expect(page.get_by_role("status", name="Last change")).to_have_text(re.compile(r"applied at chunk \d+, on screen after"))
+    expect(page.get_by_role("status", name="Last change")).to_have_text(
+        re.compile(r"applied at chunk \d+, on screen after")
+    )
 
 
 def test_two_tabs_are_two_sessions_with_pictures_of_their_own(page: Page, server: FakeStream) -> None:
@@ -160,7 +174,9 @@ def test_a_refusal_is_told_with_its_reason_and_can_be_tried_again(page: Page, se
 def test_waiting_is_told_with_the_position_until_there_is_room(page: Page, server: FakeStream) -> None:
     server.admission = "wait"
     screen.start(page, "a kite")
-    expect(page.get_by_role("alert")).to_contain_text("You are number 2 in line, about 30 s. Every place is taken.")
+    expect(page.get_by_role("alert")).to_contain_text(
+        "You are number 2 in line, about 30 s. Every place is taken."
+    )
     expect(screen.phase(page)).to_have_text("in line")
     screen.start(page, "a comet")
     expect(page.get_by_role("status", name="Last change")).to_contain_text("Still in line")
@@ -193,11 +209,15 @@ def test_who_watches_is_told_of_a_pause_and_of_its_end(page: Page, server: FakeS
     screen.wait_until_moving(watcher)
 
 
-def test_who_watches_comes_back_to_a_stream_whose_owner_comes_back_later(page: Page, server: FakeStream) -> None:
+def test_who_watches_comes_back_to_a_stream_whose_owner_comes_back_later(
+    page: Page, server: FakeStream
+) -> None:
     watcher = watched(page, server)
     session = server.sessions.pop("s0")
     server.drop_connections()
-    wait_until(lambda: sum(isinstance(asked, View) for asked in server.heard) > 2, "the watcher asks and asks again")
+    wait_until(
+        lambda: sum(isinstance(asked, View) for asked in server.heard) > 2, "the watcher asks and asks again"
+    )
     server.sessions["s0"] = session
     expect(screen.phase(watcher)).to_have_text("watching")
     screen.wait_until_moving(watcher)
@@ -222,7 +242,9 @@ def test_a_size_that_is_none_is_not_called_a_lack_of_room(page: Page, server: Fa
     expect(page.get_by_role("status", name="How the stream is paced")).to_be_hidden()
 
 
-def test_a_line_that_is_let_go_before_it_is_open_closes_without_a_complaint(page: Page, server: FakeStream) -> None:
+def test_a_line_that_is_let_go_before_it_is_open_closes_without_a_complaint(
+    page: Page, server: FakeStream
+) -> None:
     """The fixture fails the test for whatever the browser has to complain about."""
     closed = page.evaluate(
         """async () => {
@@ -239,3 +261,40 @@ def test_a_line_that_is_let_go_before_it_is_open_closes_without_a_complaint(page
         }"""
     )
     assert closed == 1
+
+
+@pytest.mark.slow
+def test_a_reload_in_line_keeps_the_place_and_the_prompt(chrome: Browser, tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, places=1, max_waiting=2) as real,
+        real.client() as owner,
+        real.client() as behind,
+        screen.greeted(chrome, real.url()) as page,
+    ):
+        owner.start()
+        screen.start(page, "a kite")
+        expect(page.get_by_role("alert")).to_contain_text("You are next in line")
+        behind.say({"type": "start", "version": 1, "prompt": "a comet", "wait": True})
+        assert behind.hear("waiting")["position"] == 2
+        page.reload()
+        expect(page.get_by_role("alert")).to_contain_text("You are next in line")
+        expect(page.get_by_role("textbox", name="Prompt")).to_have_value("a kite")
+        owner.say({"type": "stop"})
+        expect(screen.phase(page)).to_have_text("live")
+        expect(page.get_by_role("img", name="The stream: a kite")).to_be_visible()
+
+
+def test_who_was_away_for_longer_than_a_place_is_kept_lines_up_again(page: Page, server: FakeStream) -> None:
+    server.admission = "wait"
+    screen.start(page, "a kite")
+    expect(screen.phase(page)).to_have_text("in line")
+    server.drop_connections()
+    wait_until(
+        lambda: sum(isinstance(asked, Start) for asked in server.heard) == 2, "it asks for a stream again"
+    )
+    assert [type(asked) for asked in server.heard] == [Start, Attach, Start], (
+        "once it knows that its place is gone"
+    )
+    server.admission = "admit"
+    expect(screen.phase(page)).to_have_text("live")
+    expect(page.get_by_role("img", name="The stream: a kite")).to_be_visible()

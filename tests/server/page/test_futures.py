@@ -22,7 +22,11 @@ def asked(server: FakeStream) -> list[tuple[str, ...]]:
 
 
 def drafts(server: FakeStream) -> list[str]:
-    return [message.control.prompt for message in server.heard if isinstance(message, DraftPrompt) and message.control]
+    return [
+        message.control.prompt
+        for message in server.heard
+        if isinstance(message, DraftPrompt) and message.control
+    ]
 
 
 def test_suggested_futures_are_previewed_considered_and_steered_to(page: Page, server: FakeStream) -> None:

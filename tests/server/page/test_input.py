@@ -63,7 +63,8 @@ def test_what_is_refused_stays_to_be_read_and_the_knob_goes_back(page: Page, ser
     screen.start(page, "a kite")
     screen.wait_until_moving(page)
     window = page.get_by_role("spinbutton", name="Window")
-    before, status = window.input_value(), page.get_by_role("status", name="Last change")
+    before = window.input_value()
+    status = page.get_by_role("status", name="Last change")
     screen.start(page, "a comet")
     window.fill("2")
     window.press("Enter")
@@ -79,7 +80,9 @@ def test_camera_frames_reach_the_server_at_the_streams_rate(page: Page, server: 
     page.get_by_role("radio", name="Camera").check(force=True)
     expect(page.get_by_label("Your input")).to_be_visible()
     expect(screen.phase(page)).to_have_text("live")
-    rate, already, begun = 16, server.frames_in, time.monotonic()
+    rate = 16
+    already = server.frames_in
+    begun = time.monotonic()
     wait_for_frames(page, server, already + rate)
     assert 1 / 1.2 <= time.monotonic() - begun < 2, "a second's worth of frames in about a second"
     assert [asked.input for asked in server.heard if isinstance(asked, Start)] == [False, True]
@@ -96,7 +99,9 @@ HOLD_FRAMES = """() => {
 }"""
 
 
-def test_a_frame_that_is_encoded_too_late_is_not_sent_to_the_next_stream(page: Page, server: FakeStream) -> None:
+def test_a_frame_that_is_encoded_too_late_is_not_sent_to_the_next_stream(
+    page: Page, server: FakeStream
+) -> None:
     page.get_by_role("textbox", name="Prompt").fill("a kite")
     page.get_by_role("radio", name="Camera").check(force=True)
     wait_for_frames(page, server, 1)
@@ -130,7 +135,8 @@ def test_no_frame_is_made_for_a_stream_that_has_ended_or_takes_none(page: Page, 
     page.get_by_role("button", name="Go on from a kite").click()
     wait_until(lambda: isinstance(server.heard[-1], Restore), "the page asks for the one of words")
     screen.wait_until_moving(page)
-    begun, already = page.evaluate("() => window.encoded"), server.frames_in
+    begun = page.evaluate("() => window.encoded")
+    already = server.frames_in
     page.wait_for_timeout(300)
     assert page.evaluate("() => window.encoded") == begun
     page.get_by_role("radio", name="Words").check(force=True)
@@ -143,7 +149,9 @@ def test_no_frame_is_made_for_a_stream_that_has_ended_or_takes_none(page: Page, 
     assert page.evaluate("() => window.encoded") == ended
 
 
-def test_a_camera_that_is_still_asked_for_sends_nothing_when_the_rate_changes(page: Page, server: FakeStream) -> None:
+def test_a_camera_that_is_still_asked_for_sends_nothing_when_the_rate_changes(
+    page: Page, server: FakeStream
+) -> None:
     screen.start(page, "a kite")
     screen.wait_until_moving(page)
     page.evaluate("() => { navigator.mediaDevices.getUserMedia = () => new Promise(() => {}) }")
@@ -154,18 +162,27 @@ def test_a_camera_that_is_still_asked_for_sends_nothing_when_the_rate_changes(pa
     assert server.frames_in == 0
 
 
-def test_a_video_of_the_servers_is_asked_for_by_name_and_no_frame_is_sent(page: Page, server: FakeStream) -> None:
+def test_a_video_of_the_servers_is_asked_for_by_name_and_no_frame_is_sent(
+    page: Page, server: FakeStream
+) -> None:
     page.get_by_role("textbox", name="Prompt").fill("a kite")
     page.get_by_role("radio", name="sea").check(force=True)
     screen.wait_until_moving(page)
     expect(page.get_by_role("slider", name="Noise")).to_be_enabled()
     page.get_by_role("radio", name="Words").check(force=True)
-    wait_until(lambda: sum(isinstance(asked, Start) for asked in server.heard) == 2, "the page has asked again")
-    assert [(asked.input, asked.source) for asked in server.heard if isinstance(asked, Start)] == [(False, "sea"), (False, "")]
+    wait_until(
+        lambda: sum(isinstance(asked, Start) for asked in server.heard) == 2, "the page has asked again"
+    )
+    assert [(asked.input, asked.source) for asked in server.heard if isinstance(asked, Start)] == [
+        (False, "sea"),
+        (False, ""),
+    ]
     assert server.frames_in == 0
 
 
-def test_a_stream_of_a_camera_goes_on_after_a_reload_once_the_camera_is_chosen_again(page: Page, server: FakeStream) -> None:
+def test_a_stream_of_a_camera_goes_on_after_a_reload_once_the_camera_is_chosen_again(
+    page: Page, server: FakeStream
+) -> None:
     page.get_by_role("textbox", name="Prompt").fill("a kite")
     page.get_by_role("radio", name="Camera").check(force=True)
     wait_for_frames(page, server, 1)
@@ -191,7 +208,9 @@ def test_a_video_of_the_servers_is_still_the_source_after_a_reload(page: Page, s
     assert [asked.source for asked in server.heard if isinstance(asked, Start)] == ["sea", "sea"]
 
 
-def test_who_comes_to_a_stream_of_words_is_not_left_with_the_video_of_the_stream_before(page: Page, server: FakeStream) -> None:
+def test_who_comes_to_a_stream_of_words_is_not_left_with_the_video_of_the_stream_before(
+    page: Page, server: FakeStream
+) -> None:
     save_a_stream_of_words(page)
     page.get_by_role("radio", name="sea").check(force=True)
     wait_until(lambda: len(server.sessions) == 2, "the page asks for the video")
@@ -203,7 +222,8 @@ def test_who_comes_to_a_stream_of_words_is_not_left_with_the_video_of_the_stream
 
 @pytest.mark.parametrize("kind", ["still.png", "film.mp4"])
 def test_a_file_becomes_the_input(page: Page, server: FakeStream, tmp_path: Path, kind: str) -> None:
-    path, frames_THW3 = tmp_path / kind, np.full((16, 48, 96, 3), 128, np.uint8)
+    path = tmp_path / kind
+    frames_THW3 = np.full((16, 48, 96, 3), 128, np.uint8)
     if kind == "still.png":
         path.write_bytes(png(frames_THW3[0]))
     else:
@@ -251,3 +271,56 @@ def test_another_file_can_be_chosen(page: Page, server: FakeStream, tmp_path: Pa
         wait_until(lambda number=number: len(server.sessions) == number + 1, "it has begun")  # type: ignore[misc]
         already = server.frames_in
         wait_for_frames(page, server, already + 1)
+
+
+def test_a_file_after_the_camera_is_asked_for_once(page: Page) -> None:
+    page.get_by_role("radio", name="Camera").check(force=True)
+    expect(page.get_by_label("Your input")).to_be_visible()
+    asked: list[object] = []
+    page.on("filechooser", lambda chooser: asked.append(chooser))
+    with page.expect_file_chooser():
+        page.get_by_role("radio", name="File").check(force=True)
+    page.wait_for_timeout(300)  # a second chooser would open in the same moment
+    assert len(asked) == 1
+
+
+def test_a_camera_that_opens_too_late_takes_nothing_from_the_choice_after_it(page: Page) -> None:
+    page.evaluate(
+        """() => {
+          const late = (error) => new Promise((_, reject) => setTimeout(() => { window.failed = true; reject(error) }, 200));
+          HTMLVideoElement.prototype.play = () => late(new DOMException("it was closed", "AbortError"));
+        }"""
+    )
+    page.get_by_role("radio", name="Camera").check(force=True)
+    with page.expect_file_chooser():
+        page.get_by_role("radio", name="File").check(force=True)
+    page.wait_for_function("() => window.failed")
+    page.wait_for_timeout(50)  # the page learns of it
+    expect(page.get_by_role("radio", name="File")).to_be_checked()
+    expect(page.get_by_role("alert")).to_be_hidden()
+
+
+def test_a_camera_that_is_given_too_late_is_put_out_again(page: Page) -> None:
+    page.evaluate(
+        """() => {
+          const ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+          navigator.mediaDevices.getUserMedia = async (what) => {
+            const stream = await ask(what);
+            await new Promise((given) => { window.give = given });
+            window.given = stream;
+            return stream;
+          };
+        }"""
+    )
+    page.get_by_role("radio", name="Camera").check(force=True)
+    page.wait_for_function("() => window.give")
+    page.get_by_role("radio", name="Words").check(force=True)
+    page.evaluate("() => window.give()")
+    page.wait_for_function("() => window.given?.getTracks().every((track) => track.readyState === 'ended')")
+    expect(page.get_by_role("radio", name="Words")).to_be_checked()
+
+
+def test_what_the_camera_sees_is_shown_without_scrolling(page: Page) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.get_by_role("radio", name="Camera").check(force=True)
+    expect(page.get_by_label("Your input")).to_be_in_viewport(ratio=1)

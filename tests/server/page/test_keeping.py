@@ -20,7 +20,7 @@ def test_a_recording_is_offered_for_download(page: Page) -> None:
     screen.start(page, "a kite")
     page.get_by_role("button", name="Record").click()
     expect(page.locator("#recording-mark")).to_be_visible()
-    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Stop recording").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
     assert download.value.path().read_bytes() == b"a recording"
@@ -40,10 +40,12 @@ def test_a_recordings_file_says_what_it_shows_and_when_it_began(page: Page, prom
     screen.start(page, prompt)
     page.get_by_role("button", name="Record").click()
     expect(page.locator("#recording-mark")).to_be_visible()
-    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Stop recording").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
-    assert re.fullmatch(rf"{name}_\d{{4}}(-\d\d){{2}}_\d\d(-\d\d){{2}}\.mp4", download.value.suggested_filename)
+    assert re.fullmatch(
+        rf"{name}_\d{{4}}(-\d\d){{2}}_\d\d(-\d\d){{2}}\.mp4", download.value.suggested_filename
+    )
 
 
 def test_a_recording_that_is_fetched_with_a_key_has_its_name_too(page: Page) -> None:
@@ -51,19 +53,64 @@ def test_a_recording_that_is_fetched_with_a_key_has_its_name_too(page: Page) -> 
     page.get_by_label("Access key").fill("open-sesame")
     screen.start(page, "a kite")
     page.get_by_role("button", name="Record").click()
-    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Stop recording").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
     assert download.value.suggested_filename.startswith("a-kite_")
 
 
-def test_a_recording_that_a_lost_connection_ended_is_offered_too(page: Page, server: FakeStream) -> None:
+def test_a_recording_goes_on_over_a_lost_connection(page: Page, server: FakeStream) -> None:
     screen.start(page, "a kite")
     page.get_by_role("button", name="Record").click()
     expect(page.locator("#recording-mark")).to_be_visible()
     server.drop_connections()
+    expect(screen.phase(page)).to_have_text("reconnecting")
+    expect(screen.phase(page)).to_have_text("live")
+    expect(page.locator("#recording-mark")).to_be_visible()
+    expect(page.get_by_role("link", name="Download")).to_be_hidden()
+
+
+def test_a_recording_goes_on_over_a_reload(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    page.get_by_role("button", name="Record").click()
+    expect(page.locator("#recording-mark")).to_be_visible()
+    page.reload()
+    expect(page.locator("#recording-mark")).to_contain_text(
+        "Recording 1:0"
+    )  # what the server has of it, not since the reload
+    expect(page.get_by_role("link", name="Download")).to_be_hidden()
+    page.get_by_role("button", name="Stop recording").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert download.value.suggested_filename.startswith("a-kite_")
+
+
+def test_a_recording_that_has_ended_is_offered_after_a_reload_and_after_the_end_of_its_stream(
+    page: Page,
+) -> None:
+    screen.start(page, "a kite")
+    page.get_by_role("button", name="Record").click()
+    page.get_by_role("button", name="Stop recording").click()
     expect(page.get_by_role("link", name="Download")).to_be_visible()
-    expect(page.get_by_role("button", name="Record")).to_be_enabled()
+    page.reload()
+    expect(page.get_by_role("link", name="Download")).to_be_visible()
+    expect(screen.phase(page)).to_have_text("live")
+    page.get_by_role("button", name="End stream").click()
+    expect(screen.phase(page)).to_have_text("ended")
+    page.reload()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert download.value.path().read_bytes() == b"a recording"
+
+
+def test_a_recording_that_ended_while_the_page_was_away_is_offered(page: Page, server: FakeStream) -> None:
+    screen.start(page, "a kite")
+    page.get_by_role("button", name="Record").click()
+    expect(page.locator("#recording-mark")).to_be_visible()
+    (session,) = server.sessions.values()
+    session.recording = ""
+    server.drop_connections()
+    expect(page.get_by_role("link", name="Download")).to_be_visible()
     expect(page.locator("#recording-mark")).to_be_hidden()
 
 
@@ -96,7 +143,7 @@ def test_what_is_recorded_and_saved_before_the_first_picture_is_not_called_as_th
     expect(page.get_by_role("status", name="News")).to_contain_text("Saved")
     page.get_by_role("button", name="Record").click()
     expect(page.locator("#recording-mark")).to_be_visible()
-    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Stop recording").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
     assert download.value.suggested_filename.startswith("a-comet_")

@@ -63,7 +63,7 @@ def test_a_phones_bar_has_room_for_a_download(page: Page) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     screen.start(page, "a kite")
     page.get_by_role("button", name="Record").click()
-    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Stop recording").click()
     expect(page.get_by_role("link", name="Download")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     icon = page.locator(".brand svg").bounding_box()
@@ -80,6 +80,60 @@ def test_a_stream_is_ended_without_scrolling(page: Page, width: int, height: int
     expect(page.get_by_role("button", name="End stream")).to_be_in_viewport(ratio=1)
     page.get_by_role("button", name="End stream").click()
     expect(screen.phase(page)).to_have_text("ended")
+
+
+def height_of_picture(page: Page) -> float:
+    box = page.locator("#frame").bounding_box()
+    assert box is not None
+    return box["height"]
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_picture_keeps_its_size_whatever_opens(page: Page, width: int, height: int) -> None:
+    page.set_viewport_size({"width": width, "height": height})
+    screen.start(page, "a kite")
+    screen.wait_until_moving(page)
+    before = height_of_picture(page)
+    page.get_by_role("radio", name="Blend").check()
+    expect(page.get_by_role("spinbutton", name="Blend length in chunks")).to_be_visible()
+    assert height_of_picture(page) == before
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_role("list", name="Futures")).to_be_visible()
+    assert height_of_picture(page) == before
+    page.get_by_role("button", name="Close the previews").click()
+    expect(page.get_by_role("list", name="Futures")).to_be_hidden()
+    page.get_by_role("button", name="Look at chunk 0", exact=True).click(force=True)
+    assert height_of_picture(page) == before
+
+
+def test_figures_of_the_run_are_there_for_who_opens_them_and_not_first(page: Page) -> None:
+    summaries = page.get_by_role("complementary", name="Details").locator("summary").all_inner_texts()
+    assert summaries[:3] == ["Source", "Steer", "How it runs"]
+    expect(page.locator("#meter-fps")).to_be_hidden()
+    page.get_by_text("How it runs", exact=True).click()
+    expect(page.locator("#meter-fps")).to_be_visible()
+
+
+@pytest.mark.parametrize("mode", ["Recompute", "Blend", "Cut", "Keep"])
+def test_every_mode_says_what_it_does(page: Page, mode: str) -> None:
+    page.get_by_role("radio", name=mode).check()
+    expect(page.get_by_role("status", name="What the mode does")).to_contain_text(f"{mode}: ")
+
+
+@pytest.mark.parametrize("name", ["Record", "Save", "Saved", "Share"])
+def test_a_phones_buttons_have_words_on_them(page: Page, name: str) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    word = page.get_by_role("button", name=name, exact=True).locator("span").bounding_box()
+    assert word is not None
+    assert word["width"] >= 20, "it can be read"
+
+
+def test_what_ends_a_recording_and_what_ends_the_stream_do_not_look_alike(page: Page) -> None:
+    screen.start(page, "a kite")
+    page.get_by_role("button", name="Record").click()
+    expect(page.get_by_role("button", name="Stop recording")).to_be_visible()
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
+    expect(page.get_by_role("button", name="End stream")).to_be_visible()
 
 
 def test_news_are_as_wide_as_a_phone_lets_them_be(page: Page) -> None:
@@ -102,7 +156,9 @@ def test_the_page_asks_nobody_but_its_server(page: Page, server: FakeStream) -> 
     assert all(url.startswith((server.url, "blob:", "data:")) for url in asked), asked
 
 
-@pytest.mark.parametrize("path", sorted(WEB.glob("*.js")) + sorted(WEB.glob("*.css")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted(WEB.glob("*.js")) + sorted(WEB.glob("*.css")), ids=lambda path: path.name
+)
 def test_every_file_of_the_page_says_what_it_is(path: Path) -> None:
     assert path.read_text().startswith("/*"), f"{path.name} begins without a word about itself"
 
@@ -112,7 +168,9 @@ def luminance(colour: str) -> float:
     digits = colour.lstrip("#")
     digits = digits if len(digits) == 6 else "".join(digit * 2 for digit in digits)
     shares = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
-    red, green, blue = (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares)
+    red, green, blue = (
+        share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 

@@ -1,4 +1,5 @@
-"""Knobs and pads of a MIDI controller on the page's controls, in a real browser. The device is a stub that sends real bytes."""
+"""Knobs and pads of a MIDI controller on the page's controls, in a real browser. The device is a stub that
+sends real bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ PLUG_IN = """() => {
     window.access = { inputs: new Map([["1", device]]) };
     navigator.requestMIDIAccess = async () => access;
 }"""
-SEND = "(...messages) => messages[0].forEach((bytes) => device.onmidimessage({ data: new Uint8Array(bytes) }))"
+SEND = (
+    "(...messages) => messages[0].forEach((bytes) => device.onmidimessage({ data: new Uint8Array(bytes) }))"
+)
 
 
 def send(page: Page, *messages: list[int]) -> None:
@@ -76,13 +79,15 @@ def test_a_knob_is_learnt_steers_is_remembered_and_removed(page: Page, server: F
     expect(page.get_by_role("list", name="Bound knobs").get_by_role("listitem")).to_have_count(0)
 
 
-def test_pads_press_buttons_and_say_prompts_and_learning_presses_nothing(page: Page, server: FakeStream) -> None:
+def test_pads_press_buttons_and_say_prompts_and_learning_presses_nothing(
+    page: Page, server: FakeStream
+) -> None:
     page.evaluate(PLUG_IN)
     connect(page)
     screen.start(page, "a kite")
     screen.wait_until_moving(page)
     page.get_by_role("button", name="Learn").click()
-    page.get_by_role("button", name="Cut now").click()  # chooses, and cuts nothing
+    page.get_by_role("button", name="New picture").click()  # chooses, and cuts nothing
     send(page, [0x90, 36, 100])
     learn(page, "textbox", "Prompt", [0x90, 37, 100])
     learn(page, "slider", "Weight of the past", [0xE0, 0, 64])
@@ -102,7 +107,10 @@ def test_where_there_is_no_midi_one_line_says_so(page: Page) -> None:
     page.evaluate("navigator.requestMIDIAccess = undefined")
     connect(page)
     told(page).to_contain_text("This browser offers no MIDI here")
-    page.evaluate("() => void (navigator.requestMIDIAccess = async () => { throw new DOMException('', 'NotAllowedError') })")
+    page.evaluate(
+        "() => void (navigator.requestMIDIAccess = async () => { throw new DOMException('', "
+        "'NotAllowedError') })"
+    )
     page.get_by_role("button", name="Connect").click()
     told(page).to_have_text("MIDI is blocked. Allow it for this page, then connect again.")
     page.evaluate("() => void (navigator.requestMIDIAccess = async () => ({ inputs: new Map() }))")

@@ -1,4 +1,5 @@
-"""Frame rates as people meet them: chosen for them, told with their reason, and offered where one is refused."""
+"""Frame rates as people meet them: chosen for them, told with their reason, and offered where one is
+refused."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def test_a_rate_that_was_typed_is_asked_for(page: Page, server: FakeStream) -> N
     assert starts(server)[0].fps == 12.5
 
 
-def test_a_rate_that_changes_is_told_with_its_reason_and_the_picture_goes_on(page: Page, server: FakeStream) -> None:
+def test_a_rate_that_changes_is_told_with_its_reason_and_the_picture_goes_on(
+    page: Page, server: FakeStream
+) -> None:
     screen.start(page, "a kite")
     screen.wait_until_moving(page)
     server.change_rate(next(iter(server.sessions.values())), 9.5, SLOW)
@@ -46,11 +49,14 @@ def test_a_rate_that_changes_is_told_with_its_reason_and_the_picture_goes_on(pag
     screen.wait_until_moving(page)
 
 
-@pytest.mark.parametrize(("offer", "button"), [({"fps": 9.0}, "Start at 9 frames a second"), ({"wait": True}, "Wait in line")])
+@pytest.mark.parametrize(
+    ("offer", "button"), [({"fps": 9.0}, "Start at 9 frames a second"), ({"wait": True}, "Wait in line")]
+)
 def test_a_refusal_has_a_button_for_what_would_be_accepted(
     page: Page, server: FakeStream, offer: dict[str, object], button: str
 ) -> None:
-    server.admission, server.offer = "refuse", offer
+    server.admission = "refuse"
+    server.offer = offer
     page.get_by_text("New stream", exact=True).click()
     page.get_by_label("Wait in line when there is no room").uncheck()
     screen.start(page, "a kite")
@@ -60,11 +66,17 @@ def test_a_refusal_has_a_button_for_what_would_be_accepted(
     assert server.takes_offer(starts(server)[-1])
 
 
-def test_what_makes_no_sense_is_said_beside_its_field_and_the_stream_goes_on(page: Page, server: FakeStream) -> None:
+def test_what_makes_no_sense_is_said_beside_its_field_and_the_stream_goes_on(
+    page: Page, server: FakeStream
+) -> None:
     screen.start(page, "a kite")
     screen.wait_until_moving(page)
     page.get_by_text("New stream", exact=True).click()
-    for label, wrong, right in (("Frame rate", "fast", "auto"), ("Frame rate", "0", "12"), ("Size", "big", "256x256")):
+    for label, wrong, right in (
+        ("Frame rate", "fast", "auto"),
+        ("Frame rate", "0", "12"),
+        ("Size", "big", "256x256"),
+    ):
         page.get_by_label(label).fill(wrong)
         page.get_by_role("button", name="Start over").click()
         assert page.evaluate("document.activeElement.matches(':invalid')")

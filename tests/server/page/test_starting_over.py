@@ -16,7 +16,9 @@ from tests.server.serving import serving
 pytestmark = [screen.needs_chromium, pytest.mark.slow]
 
 
-def test_who_starts_over_after_a_reload_gets_what_the_stream_was_by_then(chrome: Browser, tmp_path: Path) -> None:
+def test_who_starts_over_after_a_reload_gets_what_the_stream_was_by_then(
+    chrome: Browser, tmp_path: Path
+) -> None:
     with serving(tmp_path) as server, screen.greeted(chrome, server.url()) as page:
         page.get_by_text("New stream", exact=True).click()
         page.get_by_label("Size").fill("32x48")
@@ -40,7 +42,9 @@ def test_who_starts_over_after_a_reload_gets_what_the_stream_was_by_then(chrome:
         assert (second.request.config, second.request.rate) == (config, "asked")
 
 
-def test_a_stream_goes_on_where_the_server_would_refuse_the_one_in_its_place(chrome: Browser, tmp_path: Path) -> None:
+def test_a_stream_goes_on_where_the_server_would_refuse_the_one_in_its_place(
+    chrome: Browser, tmp_path: Path
+) -> None:
     with serving(tmp_path) as server, screen.greeted(chrome, server.url()) as page:
         screen.start(page, "a kite")
         screen.wait_until_moving(page)
@@ -48,7 +52,9 @@ def test_a_stream_goes_on_where_the_server_would_refuse_the_one_in_its_place(chr
         page.get_by_text("New stream", exact=True).click()
         page.get_by_label("Size").fill("4096x4096")
         page.get_by_role("button", name="Start over").click()
-        expect(page.get_by_role("status", name="Last change")).to_contain_text("Your stream goes on as it is.")
+        expect(page.get_by_role("status", name="Last change")).to_contain_text(
+            "Your stream goes on as it is."
+        )
         expect(screen.phase(page)).to_have_text("live")
         assert list(server.hub.live_sessions.values()) == [first]
         page.get_by_label("Size").fill("32x48")

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from millstream.cli import bench as bench_commands
-from millstream.cli.main import app, generate
 from millstream.commands.bench import floor as stream_floor
+from millstream.commands.bench import group as bench_commands
 from millstream.commands.bench import overlap as bench_overlap
 from millstream.commands.bench.floor import Setting, measure_floor
 from millstream.commands.bench.overlap import OverlapRequest
@@ -23,19 +22,19 @@ from millstream.commands.bench.quality import INFINITE_DB, QualityRequest, Strea
 from millstream.commands.bench.quality import measure as measure_quality
 from millstream.commands.bench.sessions import MIB, measure_sessions
 from millstream.commands.bench.stream import StreamRequest, measure
+from millstream.commands.generate import generate
+from millstream.commands.main import app
+from millstream.core.chunk_work import call_flops, chunk_parts, tokens_per_frame
 from millstream.core.config import BrookVAEConfig
 from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS
 from millstream.core.speed import ALL, FP8_GROUPS, Speed, parse_speed
+from millstream.core.vae_layers import decoder_convs
 from millstream.models.brook.thin import THIN
 from millstream.ops.int8 import Int8Linear, is_available
 from millstream.ops.waves import Waves
-from millstream.planner.flops import call_flops
-from millstream.planner.memory import tokens_per_frame
 from millstream.planner.peaks import vae_state_bytes
-from millstream.planner.phase_work import chunk_parts
-from millstream.planner.vae_layers import decoder_convs
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +51,9 @@ def test_a_chunks_phases_and_the_rest_add_up_to_it() -> None:
     assert sum(measured["calls_ms"]) == pytest.approx(phases["step"]["ms"])
     assert phases["rest"]["ms"] >= 0
     assert len(measured["calls_ms"]) == len(TINY.stream.steps)
-    assert all(phases[name]["floor_ms"] > 0 and phases[name]["tflop_s"] > 0 for name in ("step", "commit", "decode"))
+    assert all(
+        phases[name]["floor_ms"] > 0 and phases[name]["tflop_s"] > 0 for name in ("step", "commit", "decode")
+    )
     assert measured["fps"] > 0
     assert sum(measured["first_phases_ms"].values()) <= 1e3 * measured["first_frame_s"]["warm"]
 
@@ -72,16 +73,23 @@ class Counting:
 
 
 def test_the_floor_has_our_convolution_where_there_is_one() -> None:
-    own, stream = Counting(), TINY.stream
+    own = Counting()
+    stream = TINY.stream
     setting = Setting(device=torch.device("cpu"), dtype=torch.float32, fp8=False, own=own)
     measure_floor(TINY, stream, setting, chunks=1)
-    convs = [conv for conv in decoder_convs(TINY.vae, stream.frames_per_chunk, stream.height, stream.width) if conv.taps == 27]
+    convs = [
+        conv
+        for conv in decoder_convs(TINY.vae, stream.frames_per_chunk, stream.height, stream.width)
+        if conv.taps == 27
+    ]
     expected = [(conv.frames + 2, conv.rows + 2, conv.columns + 2, conv.inner) for conv in convs]
     assert own.canvases == 2 * expected, "to warm up, and once"
 
 
 @pytest.mark.parametrize("even", [False, True])
-def test_an_even_floor_attends_in_waves_and_the_other_in_one_call(even: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_even_floor_attends_in_waves_and_the_other_in_one_call(
+    even: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     def waves(q_BLNH: Tensor, k_BWNH: Tensor) -> Waves | None:
@@ -92,14 +100,18 @@ def test_an_even_floor_attends_in_waves_and_the_other_in_one_call(even: bool, mo
     setting = Setting(device=torch.device("cpu"), dtype=torch.float32, fp8=False, even=even)
     assert set(measure_floor(TINY, TINY.stream, setting, chunks=1)) == {"step", "commit", "decode"}
     tokens = tokens_per_frame(TINY.dit, TINY.stream)
-    chunk, window = TINY.stream.frames_per_chunk * tokens, TINY.stream.window * tokens
-    assert asked == (2 * [(chunk, window), (chunk, TINY.dit.text_tokens)] if even else []), "two sets of a layer"
+    chunk = TINY.stream.frames_per_chunk * tokens
+    window = TINY.stream.window * tokens
+    assert asked == (2 * [(chunk, window), (chunk, TINY.dit.text_tokens)] if even else []), (
+        "two sets of a layer"
+    )
 
 
 @pytest.mark.skipif(not is_available(), reason="this build of torch has no oneDNN")
 def test_a_floor_has_the_layers_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a stream in bytes, by the thin decoder, is faster than its floor."""
-    products, of_bytes = list[tuple[int, ...]](), Int8Linear.of_bytes
+    products = list[tuple[int, ...]]()
+    of_bytes = Int8Linear.of_bytes
     decoders: list[object] = []
 
     def counted(layer: Int8Linear, x_u8: Tensor) -> Tensor:
@@ -121,7 +133,10 @@ def test_a_floor_has_the_layers_that_run(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(of_floor) == 2 * calls * 6, "six products of a layer, to warm up, and once"
     assert decoders == [THIN]
     assert phases["decode"]["tflop_s"] == pytest.approx(
-        sum(part.flops for part in chunk_parts(replace(MODELS["brook"], vae=THIN), stream, value_bytes=4)["decode"])
+        sum(
+            part.flops
+            for part in chunk_parts(replace(MODELS["brook"], vae=THIN), stream, value_bytes=4)["decode"]
+        )
         / phases["decode"]["ms"]
         / 1e9
     )
@@ -129,15 +144,20 @@ def test_a_floor_has_the_layers_that_run(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("name", ["fast", "precision"])
 def test_it_measures_what_people_get_unless_something_else_is_asked_for(name: str) -> None:
-    defaults = {inspect.signature(command).parameters[name].default for command in (bench_commands.stream, generate)}
+    defaults = {
+        inspect.signature(command).parameters[name].default for command in (bench_commands.stream, generate)
+    }
     assert defaults == {"auto"}
 
 
 def test_the_work_of_a_chunk_is_counted_by_the_planners_rules() -> None:
     spec = MODELS["wan2.1-t2v-1.3b"]
-    parts, in_bytes = (chunk_parts(spec, spec.stream, value_bytes=2, fp8=groups) for groups in ((), FP8_GROUPS))
+    parts, in_bytes = (
+        chunk_parts(spec, spec.stream, value_bytes=2, fp8=groups) for groups in ((), FP8_GROUPS)
+    )
     flops = {name: sum(part.flops for part in phase) for name, phase in parts.items()}
-    tokens, keys = 3 * 1560, 21 * 1560
+    tokens = 3 * 1560
+    keys = 21 * 1560
     assert flops["step"] == 4 * call_flops(spec.dit, tokens, keys)
     assert flops["commit"] == pytest.approx(29 / 30 * flops["step"] / 4)
     assert flops["decode"] == pytest.approx(40.5e12, rel=0.03)
@@ -154,11 +174,17 @@ def test_the_plain_path_against_itself_costs_nothing() -> None:
 
 def test_errors_are_those_of_the_worst_chunk_too() -> None:
     wanted = Streamed([torch.ones(4), torch.ones(4)], [np.zeros((1, 2, 2, 3), np.uint8)] * 2)
-    found = Streamed([torch.ones(4), torch.tensor([1.0, 1.0, 1.0, 3.0])], [wanted.frames[0], wanted.frames[0] + 255])
+    found = Streamed(
+        [torch.ones(4), torch.tensor([1.0, 1.0, 1.0, 3.0])], [wanted.frames[0], wanted.frames[0] + 255]
+    )
     compared = compare(found, wanted)
     assert compared["relative_by_chunk"] == [0.0, 1.0]
     assert compared["latents_largest"] == 2.0
-    assert compared["psnr_db_lowest"] == pytest.approx(psnr(found.frames[1], wanted.frames[1])) == pytest.approx(0.0)
+    assert (
+        compared["psnr_db_lowest"]
+        == pytest.approx(psnr(found.frames[1], wanted.frames[1]))
+        == pytest.approx(0.0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,7 +222,9 @@ def test_what_cannot_be_is_refused_in_one_line(text: str, precision: str, said: 
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["in turns", "together"])
-def test_several_sessions_make_what_each_makes_and_a_further_one_holds_what_it_declared(together: bool) -> None:
+def test_several_sessions_make_what_each_makes_and_a_further_one_holds_what_it_declared(
+    together: bool,
+) -> None:
     config = replace(TINY.stream, height=32, width=48, window=6)
     measured = measure_sessions(ON_CPU, config, count=3, together=together, chunks=2)
     assert sum(one["fps"] for one in measured["each"]) == pytest.approx(measured["fps"])
@@ -205,26 +233,57 @@ def test_several_sessions_make_what_each_makes_and_a_further_one_holds_what_it_d
     memory = measured["memory_mib"]
     past = vae_state_bytes(TINY.vae, config, value_bytes=4) / MIB
     assert past > 0
-    assert memory["keys_and_values"] + past == pytest.approx(memory["declared"]), "on a CPU a ring has no zeros behind it"
+    assert memory["keys_and_values"] + past == pytest.approx(memory["declared"]), (
+        "on a CPU a ring has no zeros behind it"
+    )
     assert measured["round_ms"] > 0
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
-    [(dict(sessions=0), "--sessions"), (dict(sessions=65), "--sessions"), (dict(together=True), "--sessions 2 or more")],
+    [
+        (dict(sessions=0), "--sessions"),
+        (dict(sessions=65), "--sessions"),
+        (dict(together=True), "--sessions 2 or more"),
+    ],
 )
 def test_sessions_that_cannot_be_are_refused(asked: dict[str, int], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         StreamRequest(engine=ON_CPU, **asked)
 
 
-@pytest.mark.parametrize("arguments", [[], ["--sessions", "2", "--together", "--offload-text"]], ids=["one", "two"])
+@pytest.mark.parametrize(
+    "arguments", [[], ["--sessions", "2", "--together", "--offload-text"]], ids=["one", "two"]
+)
 def test_a_stream_is_measured_from_the_command_line_into_a_folder_that_was_not_there(
     tmp_path: Path, arguments: list[str]
 ) -> None:
     out = tmp_path / "new" / "stream.json"
-    small = ["--model", "wan-tiny", "--weights", "random", "--size", "32x48", "--window", "6", "--precision", "fp32"]
-    command = ["bench", "stream", *small, "--device", "cpu", "--chunks", "1", "--no-floor", *arguments, "--out", str(out)]
+    small = [
+        "--model",
+        "wan-tiny",
+        "--weights",
+        "random",
+        "--size",
+        "32x48",
+        "--window",
+        "6",
+        "--precision",
+        "fp32",
+    ]
+    command = [
+        "bench",
+        "stream",
+        *small,
+        "--device",
+        "cpu",
+        "--chunks",
+        "1",
+        "--no-floor",
+        *arguments,
+        "--out",
+        str(out),
+    ]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     written = json.loads(out.read_text())
@@ -234,8 +293,11 @@ def test_a_stream_is_measured_from_the_command_line_into_a_folder_that_was_not_t
     assert "frames a second" in result.output
 
 
-def test_the_overlap_benchmark_makes_its_folder_before_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, plot = tmp_path / "figures" / "overlap.json", tmp_path / "drawn" / "overlap.png"
+def test_the_overlap_benchmark_makes_its_folder_before_it_measures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "figures" / "overlap.json"
+    plot = tmp_path / "drawn" / "overlap.png"
 
     def measured(request: OverlapRequest, chosen: object) -> list[object]:
         assert out.parent.is_dir()

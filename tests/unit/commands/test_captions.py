@@ -68,13 +68,23 @@ def test_a_row_without_a_caption_leaves_its_video_out_and_no_other(tmp_path: Pat
         ({"l.csv": "name,caption\na.mp4,x\n"}, "l.csv", "has no column file .*; it has name, caption"),
         ({"l.csv": "file,caption\n,x\n"}, "l.csv", "line 2: no file is named"),
         ({"l.jsonl": '{"file": "a.mp4", "caption": "x"}\n[1]\n'}, "l.jsonl", "line 2: not a JSON object"),
-        ({"l.jsonl": '{"name": "a.mp4", "caption": "x"}\n'}, "l.jsonl", "has no column file .*; it has name, caption"),
+        (
+            {"l.jsonl": '{"name": "a.mp4", "caption": "x"}\n'},
+            "l.jsonl",
+            "has no column file .*; it has name, caption",
+        ),
         ({"l.jsonl": '{"file": null, "caption": "x"}\n'}, "l.jsonl", "line 1: no file is named"),
-        ({"a.mp4": "\udce8"}, "a.mp4", "a.mp4 must end in .csv, .jsonl, .txt, .tsv; or name a folder of videos"),
+        (
+            {"a.mp4": "\udce8"},
+            "a.mp4",
+            "a.mp4 must end in .csv, .jsonl, .txt, .tsv; or name a folder of videos",
+        ),
         ({"l.xml": "x"}, "l.xml", "must end in .csv"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_one_line(tmp_path: Path, files: dict[str, str], source: str, said: str) -> None:
+def test_what_cannot_be_used_is_said_in_one_line(
+    tmp_path: Path, files: dict[str, str], source: str, said: str
+) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text, errors="surrogateescape")
     with pytest.raises(ConfigError, match=said) as raised:

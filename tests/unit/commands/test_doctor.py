@@ -1,4 +1,5 @@
-"""What the doctor says of machines that lack something; each of its looks is given what it would have seen."""
+"""What the doctor says of machines that lack something; each of its looks is given what it would have
+seen."""
 
 from __future__ import annotations
 
@@ -10,7 +11,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
 from millstream.commands.doctor import checks as doctor
 from millstream.commands.doctor.checks import check_package, is_fit, look_closer
 from millstream.commands.doctor.findings import DoctorFinding
@@ -22,16 +22,34 @@ from millstream.commands.doctor.machine import (
     examine_machine,
     nearest_folder,
 )
-from millstream.commands.doctor.pytorch import INSTRUCTIONS, Cuda, check_gpus, check_memory, check_torch, instructions
+from millstream.commands.doctor.pytorch import (
+    INSTRUCTIONS,
+    Cuda,
+    check_gpus,
+    check_memory,
+    check_torch,
+    instructions,
+)
+from millstream.commands.doctor.versions import PACKAGES
 from millstream.commands.doctor.video import check_codec
+from millstream.commands.main import app
 from millstream.core.config import GIB
 from millstream.server.sessions.file_store import StoreLimits
 
-H200 = Cuda(build="13.0", driver="580.1", devices=("NVIDIA H200, 139.0 GiB free",), cudnn=True, triton=True, nvcc=True)
+H200 = Cuda(
+    build="13.0", driver="580.1", devices=("NVIDIA H200, 139.0 GiB free",), cudnn=True, triton=True, nvcc=True
+)
+
+
+NAMED = {package.name: package for package in PACKAGES}
 
 
 def gone(name: str) -> str:
     raise PackageNotFoundError(name)
+
+
+def found_as(name: str, version: str) -> DoctorFinding:
+    return check_package(NAMED[name], version_of=lambda _: version)
 
 
 def missing(finding: DoctorFinding) -> str:
@@ -43,19 +61,21 @@ def missing(finding: DoctorFinding) -> str:
 
 
 def test_a_package_that_is_not_there_is_named_with_its_command() -> None:
-    assert missing(check_package("msgspec", version_of=gone)) == "pip install msgspec"
-    assert "millstream[serve]" in missing(check_package("uvicorn", extra="serve", version_of=gone))
+    assert missing(check_package(NAMED["msgspec"], version_of=gone)) == "pip install msgspec"
+    assert "millstream[serve]" in missing(check_package(NAMED["uvicorn"], version_of=gone))
 
 
 def test_only_what_nothing_works_without_makes_a_machine_unfit() -> None:
-    assert is_fit([check_package("msgspec"), check_package("uvicorn", extra="serve", version_of=gone)])
-    assert not is_fit([check_package("msgspec", version_of=gone)])
+    assert is_fit([check_package(NAMED["msgspec"]), check_package(NAMED["uvicorn"], version_of=gone)])
+    assert not is_fit([check_package(NAMED["msgspec"], version_of=gone)])
 
 
 def test_a_package_that_does_not_load_is_told_and_one_that_is_missing_only_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "broken_look.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')")
+    (tmp_path / "broken_look.py").write_text(
+        "raise ImportError('libcudart.so.13: cannot open shared object file')"
+    )
     (tmp_path / "missing_look.py").write_text("import not_installed_here")
     monkeypatch.syspath_prepend(str(tmp_path))
     (found,) = look_closer("torch", "broken_look")
@@ -66,9 +86,38 @@ def test_a_package_that_does_not_load_is_told_and_one_that_is_missing_only_once(
 
 
 def test_an_old_torch_is_unfit_and_a_newer_one_says_what_it_was_built_for() -> None:
-    assert "torch>=2.11" in missing(check_torch("2.9.1+cu128", "12.8"))
+    assert "torch>=2.11" in missing(found_as("torch", "2.9.1+cu128"))
+    assert not is_fit([found_as("torch", "2.9.1+cu128")])
     assert check_torch("2.11.0+cu130", "13.0").found == "2.11.0+cu130, for CUDA 13.0"
     assert check_torch("2.13.0+cpu", None).ok
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "said"),
+    [
+        ("av", "16.1.0", "wrong colours"),
+        ("av", "20.0", "not tested"),
+        ("uvicorn", "0.49.0", "drops WebSockets"),
+        ("uvicorn", "0.55.0", "private members"),
+        ("typer", "0.15.4", "--help"),
+        ("aiortc", "1.13.0", "PyAV"),
+        ("websockets", "18.0", "private members"),
+        ("python-multipart", "0.0.26", "headers"),
+    ],
+)
+def test_a_version_that_does_not_work_is_said_with_what_happens_and_its_fix(
+    name: str, version: str, said: str
+) -> None:
+    finding = found_as(name, version)
+    assert finding.found.startswith(f"{version} ")
+    assert said in finding.found
+    assert missing(finding).startswith(f"pip install '{name}>=")
+
+
+def test_a_version_that_is_newer_than_what_was_tested_leaves_a_machine_fit() -> None:
+    assert is_fit([found_as("av", "20.0"), found_as("uvicorn", "0.49.0")])
+    assert not is_fit([found_as("av", "16.1.0")])
+    assert all(found_as("av", version).ok for version in ("17.1", "17.1.0", "18.1.0rc1", "19.9.9"))
 
 
 def test_an_old_python_is_unfit() -> None:
@@ -80,7 +129,11 @@ def test_an_old_python_is_unfit() -> None:
 @pytest.mark.parametrize(
     ("machine", "has", "said"),
     [
-        ("x86_64", {"AMX", "AVX-512 bf16", "VNNI", "AVX-512", "AVX2"}, "x86_64: AMX, AVX-512 bf16, VNNI, AVX-512, AVX2"),
+        (
+            "x86_64",
+            {"AMX", "AVX-512 bf16", "VNNI", "AVX-512", "AVX2"},
+            "x86_64: AMX, AVX-512 bf16, VNNI, AVX-512, AVX2",
+        ),
         ("x86_64", {"VNNI", "AVX-512", "AVX2"}, "x86_64: VNNI, AVX-512, AVX2"),
         ("aarch64", set(), "aarch64: none of AMX"),
     ],
@@ -98,7 +151,11 @@ def test_a_gpu_is_named_with_its_driver() -> None:
 @pytest.mark.parametrize(
     ("cuda", "found", "fix"),
     [
-        (replace(H200, devices=(), build=None), "driver 580.1, but this build of torch has no CUDA", "whl/cu130"),
+        (
+            replace(H200, devices=(), build=None),
+            "driver 580.1, but this build of torch has no CUDA",
+            "whl/cu130",
+        ),
         (replace(H200, devices=()), "torch for CUDA 13.0 sees no GPU", "update the driver"),
         (replace(H200, devices=(), driver=None), "no NVIDIA GPU or driver", "on the CPU"),
         (replace(H200, devices=(), driver=None, build=None), "no NVIDIA driver", "on the CPU"),
@@ -152,9 +209,11 @@ def test_few_open_files_are_said(soft: int, hard: int, fix: str) -> None:
     assert check_open_files(1024, hard).ok
 
 
-def test_the_command_exits_with_one_where_something_needed_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_exits_with_one_where_something_needed_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each finding on a line of its own, however narrow the terminal."""
-    findings = [check_package("msgspec"), check_package("torch", version_of=gone)]
+    findings = [check_package(NAMED["msgspec"]), check_package(NAMED["torch"], version_of=gone)]
     monkeypatch.setattr(doctor, "examine", lambda **_: findings)
     done = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "40"})
     assert done.exit_code == 1

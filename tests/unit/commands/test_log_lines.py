@@ -12,7 +12,7 @@ from millstream.commands.log_lines import LogLines
 from millstream.commands.progress import ChunkProgress, counting_bar
 from millstream.commands.train.stage_progress import StageProgress
 from millstream.core.trace import ChunkTiming
-from millstream.trainer.loop import StepReport
+from millstream.train.loop import StepReport
 
 
 def steps_logged(seconds_a_step: float, *, steps: int, is_terminal: bool = False) -> list[str]:
@@ -20,8 +20,11 @@ def steps_logged(seconds_a_step: float, *, steps: int, is_terminal: bool = False
         for step in range(steps):
             yield step * seconds_a_step
 
-    times, file = clock(), io.StringIO()
-    lines = LogLines(Console(file=file, force_terminal=is_terminal, width=20), every_s=30.0, clock=lambda: next(times))
+    times = clock()
+    file = io.StringIO()
+    lines = LogLines(
+        Console(file=file, force_terminal=is_terminal, width=20), every_s=30.0, clock=lambda: next(times)
+    )
     for step in range(steps):
         lines.add(step + 1, steps, "flow 0.25  norm [1.5]  16,380 tokens/s")
     return file.getvalue().splitlines()
@@ -37,8 +40,13 @@ def test_every_stage_has_its_first_step_in_the_log() -> None:
     with StageProgress(Console(file=file, width=80)) as progress:
         for stage in ("vae", "teacher"):
             for step in range(3):
-                progress.add(stage, StepReport(step=step, total=9, losses={"flow": 0.25}, lr=0.1, seconds=step))
-    assert file.getvalue().splitlines() == ["step 1 of 9: vae  flow 0.2500", "step 1 of 9: teacher  flow 0.2500"]
+                progress.add(
+                    stage, StepReport(step=step, total=9, losses={"flow": 0.25}, lr=0.1, seconds=step)
+                )
+    assert file.getvalue().splitlines() == [
+        "step 1 of 9: vae  flow 0.2500",
+        "step 1 of 9: teacher  flow 0.2500",
+    ]
 
 
 def test_a_line_is_one_line_however_narrow_the_console_is() -> None:

@@ -16,7 +16,7 @@ from millstream.commands.plan import fit as plan_fit
 from millstream.commands.plan.calibrate import THIN, calibrate
 from millstream.commands.plan.collectives import SIZES, fit_alpha_beta
 from millstream.commands.plan.fit import Seen, fit, fit_vae_passes
-from millstream.commands.plan.run import PlanRequest
+from millstream.commands.plan.options import PlanOptions
 from millstream.core.errors import DeviceError
 from millstream.core.presets import MODELS
 from millstream.core.topology import LOCAL
@@ -57,14 +57,16 @@ def test_this_machine_is_measured_and_read_back_as_it_was(measured: tuple[Device
     assert 1e-4 < device.rates.matmul_tflops < 100
     assert 1e-4 < device.rates.bandwidth_tb_s < 10
     assert [width for width, _ in device.rates.deep_conv_tflops] == list(THIN)
-    assert device.rates.conv_rate(8, deep=True) < device.rates.conv_rate(128, deep=False), "thin ones over time are slow"
+    assert device.rates.conv_rate(8, deep=True) < device.rates.conv_rate(128, deep=False), (
+        "thin ones over time are slow"
+    )
     assert device.link.name == "2 ranks here"
     assert device.link.alpha_us > 0
 
 
 def test_plans_for_here_use_what_was_measured(measured: tuple[Device, Path]) -> None:
     device, path = measured
-    ask = PlanRequest(model="brook", gpus="here", profile=path).ask()
+    ask = PlanOptions(model="brook", gpus="here", profile=path).ask()
     assert ask.fleet.device == device
     assert ask.work.software == device.fitted
     assert device.fitted is not None
@@ -83,10 +85,12 @@ def test_here_is_nothing_before_it_was_measured(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="run millstream plan calibrate"):
         find_device("here")
     with pytest.raises(DeviceError, match="does not exist"):
-        PlanRequest(model="brook", gpus="here", profile=tmp_path / "none.json").ask()
+        PlanOptions(model="brook", gpus="here", profile=tmp_path / "none.json").ask()
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": "other"}', '{"format": "millstream-profile", "version": 1}'])
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", '{"format": "other"}', '{"format": "millstream-profile", "version": 1}']
+)
 def test_a_damaged_profile_is_refused_in_a_line(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "profile.json"
     path.write_text(damage)
@@ -113,11 +117,19 @@ def test_alpha_and_beta_are_found_again_from_ring_times(alpha: float, beta: floa
     assert all_reduce(1 << 24, ranks, again) == pytest.approx(all_reduce(1 << 24, ranks, link), rel=0.05)
 
 
-@pytest.mark.parametrize(("passes", "launches", "vae_passes"), [(120.0, 300.0, 9.0), (0.0, 50.0, 0.0), (40.0, 0.0, 2.0)])
-def test_a_fit_finds_the_walks_and_calls_that_made_the_times(passes: float, launches: float, vae_passes: float) -> None:
-    device, spec = DEVICES["laptop-cpu"], MODELS["brook"]
+@pytest.mark.parametrize(
+    ("passes", "launches", "vae_passes"), [(120.0, 300.0, 9.0), (0.0, 50.0, 0.0), (40.0, 0.0, 2.0)]
+)
+def test_a_fit_finds_the_walks_and_calls_that_made_the_times(
+    passes: float, launches: float, vae_passes: float
+) -> None:
+    device = DEVICES["laptop-cpu"]
+    spec = MODELS["brook"]
     true = replace(SOFTWARE["processor"], passes=passes, launches=launches, vae_passes=vae_passes)
-    works = [Workload(spec=spec, stream=replace(spec.stream, height=side, width=side), software=true) for side in (256, 128)]
+    works = [
+        Workload(spec=spec, stream=replace(spec.stream, height=side, width=side), software=true)
+        for side in (256, 128)
+    ]
     fleet = Fleet(device=device, count=1)
     seen = [
         Seen(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
+from millstream.commands.main import app
 
 
 @pytest.fixture(autouse=True)
@@ -52,20 +52,24 @@ def test_what_does_another_gpu_buy_as_tp() -> None:
 def test_what_does_another_gpu_buy_as_a_pipeline() -> None:
     """Nothing for one stream, another stream for several: its calls depend on each other."""
     plans = by_topology(f"{LARGE} --gpus 4xH200 --fps 8 --sessions 3")
-    one, two = plans["front+1"], plans["front+pp2"]
+    one = plans["front+1"]
+    two = plans["front+pp2"]
     assert two["fps"] <= one["fps"]
     assert two["time_ms"]["busiest_device"] < 0.6 * one["time_ms"]["mesh"]
 
 
 def test_what_does_another_gpu_buy_as_a_replica() -> None:
     (one, two) = (
-        plan(f"{SMALL} --gpus {count}xH200 --fps 16 --window 9 --max sessions --topology local")[1] for count in (1, 2)
+        plan(f"{SMALL} --gpus {count}xH200 --fps 16 --window 9 --max sessions --topology local")[1]
+        for count in (1, 2)
     )
     assert two["max"]["sessions"] == 2 * one["max"]["sessions"]
 
 
 def test_what_does_fp8_save() -> None:
-    native, quick = (by_topology(f"{LARGE} --gpus H200 --precision {kind}")["local"] for kind in ("native", "fp8"))
+    native, quick = (
+        by_topology(f"{LARGE} --gpus H200 --precision {kind}")["local"] for kind in ("native", "fp8")
+    )
     assert quick["time_ms"]["mesh"] < 0.75 * native["time_ms"]["mesh"]
     assert quick["memory_gib"]["all"]["DiT weights"] < 0.6 * native["memory_gib"]["all"]["DiT weights"]
 
@@ -109,8 +113,12 @@ def test_why_is_that_plan_not_chosen() -> None:
 
 
 def test_can_i_distil_this_student_with_that_teacher_and_critic_on_these_gpus() -> None:
-    yes, fitting = plan("train --student wan2.1-t2v-1.3b --teacher wan2.1-t2v-14b --critic wan2.1-t2v-1.3b --gpus 8xH200")
-    no, missing = plan("train --student wan2.1-t2v-14b --teacher wan2.1-t2v-14b --critic wan2.1-t2v-14b --gpus 2xRTX4090")
+    yes, fitting = plan(
+        "train --student wan2.1-t2v-1.3b --teacher wan2.1-t2v-14b --critic wan2.1-t2v-1.3b --gpus 8xH200"
+    )
+    no, missing = plan(
+        "train --student wan2.1-t2v-14b --teacher wan2.1-t2v-14b --critic wan2.1-t2v-14b --gpus 2xRTX4090"
+    )
     assert (yes, no) == (0, 1)
     assert fitting[0]["fits"]
     assert missing[0]["missing"]

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
+import millstream.server.app  # noqa: F401  (what it imports starts a process, which no quick test may)
 from millstream.commands import serve as serving
-from millstream.commands.plan.run import PlanRequest
+from millstream.commands.main import app
+from millstream.commands.plan.options import PlanOptions
 from millstream.commands.plan.use import settings_of
-from millstream.commands.serve import ServeRequest
+from millstream.commands.serve import ServeOptions
+from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import find_model
 from millstream.engine.engine import stream_config
@@ -60,7 +62,13 @@ def test_what_was_planned_is_what_is_set(tmp_path: Path) -> None:
     assert settings.model == "wan2.1-t2v-14b"
     assert str(settings.topology) == "front+tp2"
     stream = settings.stream
-    assert (stream.height, stream.width, stream.fps, stream.window, stream.steps) == (320, 576, 24.0, 9, (1000.0, 500.0))
+    assert (stream.height, stream.width, stream.fps, stream.window, stream.steps) == (
+        320,
+        576,
+        24.0,
+        9,
+        (1000.0, 500.0),
+    )
 
 
 def test_what_a_schedule_says_of_noise_chunks_and_sinks_is_served_as_it_was_planned(tmp_path: Path) -> None:
@@ -78,45 +86,51 @@ def test_the_best_plan_of_several_is_taken(tmp_path: Path) -> None:
 
 
 def test_serve_starts_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[ServeRequest] = []
-    monkeypatch.setattr(serving, "serve", asked.append)
-    path = planned(tmp_path, "-m", "brook", "--gpus", "laptop-cpu", "--size", "128x192", "--fps", "4", "--batch", "2")
+    asked: list[tuple[ServeOptions, StreamConfig]] = []
+    monkeypatch.setattr(
+        serving, "run_server", lambda options, stream, keyring: asked.append((options, stream))
+    )
+    path = planned(
+        tmp_path, "-m", "brook", "--gpus", "laptop-cpu", "--size", "128x192", "--fps", "4", "--batch", "2"
+    )
     result = CliRunner().invoke(app, ["serve", "--plan", str(path), "--port", "0"])
     assert result.exit_code == 0, result.output
-    (request,) = asked
-    engine = request.options.engine
-    assert (engine.model, str(engine.topology), request.batch) == ("brook", "local", 2)
-    assert request.stream is not None
-    assert (request.stream.height, request.stream.width, request.stream.fps) == (128, 192, 4.0)
+    ((options, stream),) = asked
+    assert (options.model, options.topology, options.batch) == ("brook", "local", 2)
+    assert (stream.height, stream.width, stream.fps) == (128, 192, 4.0)
 
 
 class Started(Exception):
     """A server that would now load its model."""
 
 
-def ask(model: str, gpus: str, size: tuple[int, int], fps: float, **options: Any) -> PlanRequest:
-    return PlanRequest(model=model, gpus=gpus, changes=dict(height=size[0], width=size[1], fps=fps), **options)
+def ask(model: str, gpus: str, size: str, fps: float, **options: Any) -> PlanOptions:
+    return PlanOptions(model=model, gpus=gpus, size=size, fps=fps, **options)
 
 
 ASKS = (
-    ask("wan2.1-t2v-1.3b", "4xH200", (480, 832), 16.0, sessions=4),
-    ask("wan2.1-t2v-1.3b", "1xH200", (480, 832), 24.0, precision="fp8"),
-    ask("wan2.1-t2v-14b", "4xH200", (320, 576), 24.0),
-    ask("wan2.1-t2v-14b", "8xH100", (320, 576), 8.0, sessions=6, batch=2),
-    ask("wan2.1-t2v-14b", "8xB200", (480, 832), 16.0, precision="fp8", sessions=8),
-    ask("brook", "4xlaptop-cpu", (128, 128), 2.0),
+    ask("wan2.1-t2v-1.3b", "4xH200", "480x832", 16.0, sessions=4),
+    ask("wan2.1-t2v-1.3b", "1xH200", "480x832", 24.0, precision="fp8"),
+    ask("wan2.1-t2v-14b", "4xH200", "320x576", 24.0),
+    ask("wan2.1-t2v-14b", "8xH100", "320x576", 8.0, sessions=6, batch=2),
+    ask("wan2.1-t2v-14b", "8xB200", "480x832", 16.0, precision="fp8", sessions=8),
+    ask("brook", "4xlaptop-cpu", "128x128", 2.0),
 )
 
 
-def plans_that_hold(request: PlanRequest) -> list[tuple[str, dict[str, Any]]]:
+def plans_that_hold(request: PlanOptions) -> list[tuple[str, dict[str, Any]]]:
     """Each as `plan --json --topology` would print it."""
     answer = search(request.ask())
     record = answer_record(answer, shown=len(answer.plans))
     return [(plan["topology"], {**record, "plans": [plan]}) for plan in record["plans"] if plan["holds"]]
 
 
-@pytest.mark.parametrize("request_", ASKS, ids=lambda request: f"{request.model}-{request.gpus}-{request.precision}")
-def test_serve_takes_every_plan_that_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_: PlanRequest) -> None:
+@pytest.mark.parametrize(
+    "request_", ASKS, ids=lambda request: f"{request.model}-{request.gpus}-{request.precision}"
+)
+def test_serve_takes_every_plan_that_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_: PlanOptions
+) -> None:
     """As far as loading the model, which is where it would first need the devices."""
     asked: list[Any] = []
 
@@ -124,19 +138,32 @@ def test_serve_takes_every_plan_that_holds(tmp_path: Path, monkeypatch: pytest.M
         asked.append((config, stream))
         raise Started
 
-    monkeypatch.setattr(serving, "load_engine", load_engine)
-    monkeypatch.setattr(serving, "set_up_logging", lambda **_: None)  # of the process that tests run in
-    plans, path = plans_that_hold(request_), tmp_path / "plan.json"
+    monkeypatch.setattr("millstream.commands.engine_from_options.load_engine", load_engine)
+    monkeypatch.setattr(
+        "millstream.server.logs.set_up_logging", lambda **_: None
+    )  # of the process that tests run in
+    plans = plans_that_hold(request_)
+    path = tmp_path / "plan.json"
     assert plans, "no plan holds, so nothing was tried"
     for topology, record in plans:
         path.write_text(json.dumps(record))
-        words = ["serve", "--plan", str(path), "--port", "0", "--data", str(tmp_path / "data"), "--weights", "random"]
+        words = [
+            "serve",
+            "--plan",
+            str(path),
+            "--port",
+            "0",
+            "--data",
+            str(tmp_path / "data"),
+            "--weights",
+            "random",
+        ]
         result = CliRunner().invoke(app, words)
         assert isinstance(result.exception, Started), f"{topology}: {result.output}"
         config, stream = asked.pop()
         assert (str(config.topology), config.model) == (topology, request_.model)
         assert bool(config.speed.fp8) == (request_.precision == "fp8")
-        assert (stream.height, stream.fps) == (request_.changes["height"], request_.changes["fps"])
+        assert (stream.height, stream.fps) == (request_.changes()["height"], request_.fps)
 
 
 def test_among_them_are_meshes_whose_front_has_no_device_of_its_own() -> None:
@@ -174,7 +201,11 @@ def test_what_cannot_be_served_is_one_line(tmp_path: Path, changes: dict[str, An
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("", "is not a plan"), ("[]", "another format"), ('{"format": "millstream-plan", "version": 9}', "version")],
+    [
+        ("", "is not a plan"),
+        ("[]", "another format"),
+        ('{"format": "millstream-plan", "version": 9}', "version"),
+    ],
 )
 def test_what_is_no_plan_is_refused(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "plan.json"

@@ -1,4 +1,5 @@
-"""From videos to shards: what is read, at which rate, what is left out, and that it goes on where it was left."""
+"""From videos to shards: what is read, at which rate, what is left out, and that it goes on where it was
+left."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from safetensors import SafetensorError
 from millstream.commands.train import prepare as module
 from millstream.commands.train.prepare import SHEET, SKIPPED, PrepareRequest, run_prepare
 from millstream.core.errors import ConfigError, NotKept, WeightsError
-from millstream.trainer.tuning.dataset import ClipSet, shard_path
+from millstream.train.finetune.dataset import ClipSet, shard_path
 from millstream.video.writer import VideoWriter
 
 FRAMES = 3
@@ -27,7 +28,13 @@ FRAMES = 3
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three that can be used, one that is too short, one that is no video, one of which nothing is said."""
     folder = tmp_path_factory.mktemp("videos")
-    for name, fps, pictures in (("a", 16.0, 20), ("b", 32.0, 40), ("c", 8.0, 10), ("short", 16.0, 4), ("silent", 16.0, 20)):
+    for name, fps, pictures in (
+        ("a", 16.0, 20),
+        ("b", 32.0, 40),
+        ("c", 8.0, 10),
+        ("short", 16.0, 4),
+        ("silent", 16.0, 20),
+    ):
         brightness = np.linspace(20, 230, pictures).astype(np.uint8)
         with VideoWriter(folder / f"{name}.mp4", fps=fps, overwrite=True) as writer:
             writer.write(np.broadcast_to(brightness[:, None, None, None], (pictures, 48, 64, 3)).copy())
@@ -45,7 +52,12 @@ def videos(written: Path, tmp_path: Path) -> Path:
 
 
 def request(videos: Path, **changed: object) -> PrepareRequest:
-    given: dict[str, object] = {"source": videos, "out": videos.parent / "clips", "sizes": "32x32", "latent_frames": FRAMES}
+    given: dict[str, object] = {
+        "source": videos,
+        "out": videos.parent / "clips",
+        "sizes": "32x32",
+        "latent_frames": FRAMES,
+    }
     return PrepareRequest(**{**given, "device": "cpu", **changed})  # type: ignore[arg-type]
 
 
@@ -56,7 +68,9 @@ def prepared(videos: Path, **changed: object) -> ClipSet:
 
 
 @pytest.mark.parametrize("write", ["write_card", "write_shard", "_write_skipped"])
-@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), SafetensorError("No space left on device")])
+@pytest.mark.parametrize(
+    "fault", [OSError(28, "No space left on device"), SafetensorError("No space left on device")]
+)
 def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
     videos: Path, write: str, fault: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,17 +89,25 @@ def test_videos_become_clips_and_what_cannot_is_listed(videos: Path) -> None:
     assert [Path(clip.video).stem for clip in clips.clips] == ["a", "b", "c"]
     assert clips[0].latents_FCYX.shape == (FRAMES, 8, 4, 4)
     skipped = (videos.parent / "clips" / SKIPPED).read_text().splitlines()
-    assert [line.split(": ")[0].rpartition("/")[2] for line in skipped] == ["damaged.mp4", "short.mp4", "silent.mp4"]
+    assert [line.split(": ")[0].rpartition("/")[2] for line in skipped] == [
+        "damaged.mp4",
+        "short.mp4",
+        "silent.mp4",
+    ]
     assert skipped[0].count("damaged.mp4") == 1
     assert "a clip takes 0.6 s" in skipped[1]
     assert "no caption" in skipped[2]
     assert (videos.parent / "clips" / SHEET).read_bytes().startswith(b"\x89PNG")
 
 
-def test_clips_that_are_no_whole_chunks_are_said_first(videos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clips_that_are_no_whole_chunks_are_said_first(
+    videos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert len(prepared(videos, latent_frames=2)) == 3
     said = "clips of 2 latent frames are not whole chunks of 3, as brook streams them"
-    assert capsys.readouterr().err.startswith(f"{said}; give --frames 3, or set frames_per_chunk in the recipe")
+    assert capsys.readouterr().err.startswith(
+        f"{said}; give --frames 3, or set frames_per_chunk in the recipe"
+    )
     assert len(prepared(videos, out=videos.parent / "whole")) == 3
     assert "chunks" not in capsys.readouterr().err
 
@@ -94,7 +116,10 @@ def test_a_caption_that_is_not_utf_8_leaves_its_video_out_until_it_is_saved_so(v
     caption = videos / "b.txt"
     caption.write_bytes("a red boat, na\u00efve".encode("latin-1"))
     assert [Path(clip.video).stem for clip in prepared(videos).clips] == ["a", "c"]
-    assert "b.mp4: its caption is not text in UTF-8; save it as that" in (videos.parent / "clips" / SKIPPED).read_text()
+    assert (
+        "b.mp4: its caption is not text in UTF-8; save it as that"
+        in (videos.parent / "clips" / SKIPPED).read_text()
+    )
     caption.write_text("a red boat, na\u00efve", encoding="utf-8")
     assert "a red boat, na\u00efve" in [clip.caption for clip in prepared(videos).clips]
 
@@ -121,7 +146,9 @@ def test_several_clips_of_a_video_follow_each_other(videos: Path) -> None:
         prepared(videos)
 
 
-def test_parts_are_made_apart_and_what_is_there_is_not_made_again(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_made_apart_and_what_is_there_is_not_made_again(
+    videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "VIDEOS_PER_SHARD", 2)
     out = videos.parent / "clips"
     assert run_prepare(request(videos, part=(2, 2))) == "part 2 of 2 is done; the others are not"
@@ -134,19 +161,25 @@ def test_parts_are_made_apart_and_what_is_there_is_not_made_again(videos: Path, 
     assert len(ClipSet(out)) == 3
 
 
-def test_a_log_says_which_video_it_is_at_whatever_shards_are_there(videos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_says_which_video_it_is_at_whatever_shards_are_there(
+    videos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for _ in range(2):  # made, then found
         prepared(videos)
         said = capsys.readouterr().err.splitlines()
         assert (said[0], said[-1]) == ("video 1 of 6", "video 6 of 6")
 
 
-def test_latents_do_not_depend_on_how_many_frames_are_encoded_at_once(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_latents_do_not_depend_on_how_many_frames_are_encoded_at_once(
+    videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     few = prepared(videos, out=videos.parent / "few")
     monkeypatch.setattr(module, "ENCODED_AT_ONCE", FRAMES)
     all_at_once = prepared(videos, out=videos.parent / "all")
     for number in range(len(few)):
-        torch.testing.assert_close(few[number].latents_FCYX, all_at_once[number].latents_FCYX, rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(
+            few[number].latents_FCYX, all_at_once[number].latents_FCYX, rtol=1e-2, atol=1e-2
+        )
 
 
 @pytest.mark.parametrize(
@@ -176,7 +209,12 @@ def test_videos_of_several_shapes_become_buckets(tmp_path: Path) -> None:
     assert "4 clips (1 of 64x32, 1 of 32x32, 2 of 32x64)" in said
     clips = ClipSet(tmp_path / "clips")
     assert clips.buckets == {(64, 32): [0], (32, 32): [1], (32, 64): [2, 3]}
-    assert [tuple(clips[number].latents_FCYX.shape[-2:]) for number in range(4)] == [(8, 4), (4, 4), (4, 8), (4, 8)]
+    assert [tuple(clips[number].latents_FCYX.shape[-2:]) for number in range(4)] == [
+        (8, 4),
+        (4, 4),
+        (4, 8),
+        (4, 8),
+    ]
     assert clips.latent_sizes == [(8, 4), (4, 4), (4, 8)]
     with pytest.raises(ConfigError, match="clips of one size are needed and these are 64x32, 32x32, 32x64"):
         _ = clips.latent_size
@@ -188,7 +226,9 @@ def test_what_was_left_out_of_a_video_is_listed_with_its_time(videos: Path) -> N
     assert [clip.start_s for clip in clips.clips] == [0.5625] * 3
     skipped = (videos.parent / "clips" / SKIPPED).read_text()
     assert skipped.count(".mp4, 0.00 s: dark: ") == 3
-    assert "3 clips, 3 videos and 3 clips left out" in run_prepare(request(videos, clips=2, least_brightness=100))
+    assert "3 clips, 3 videos and 3 clips left out" in run_prepare(
+        request(videos, clips=2, least_brightness=100)
+    )
 
 
 def test_nothing_is_taken_of_a_video_that_breaks_off(videos: Path) -> None:
@@ -201,7 +241,10 @@ def test_nothing_is_taken_of_a_video_that_breaks_off(videos: Path) -> None:
     (videos / "broken.mp4").write_bytes(whole[: at + 4 + (len(whole) - at) // 2])
     clips = prepared(videos, clips=9)
     assert "broken" not in {Path(clip.video).stem for clip in clips.clips}
-    assert re.search(r"broken.mp4: .* only the first \d\d frames can be read", (videos.parent / "clips" / SKIPPED).read_text())
+    assert re.search(
+        r"broken.mp4: .* only the first \d\d frames can be read",
+        (videos.parent / "clips" / SKIPPED).read_text(),
+    )
 
 
 def test_a_video_that_was_mended_and_a_caption_that_was_changed_are_read_again(videos: Path) -> None:

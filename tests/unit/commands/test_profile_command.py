@@ -1,4 +1,5 @@
-"""`millstream profile`: a run is captured, read, reported and compared, and what cannot be done is said in one line."""
+"""`millstream profile`: a run is captured, read, reported and compared, and what cannot be done is said in
+one line."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from benchmarks.workloads import WORKLOADS
-from millstream.cli.main import app
+from millstream.commands.main import app
 from millstream.commands.profile.run import hear_the_compiler
 from millstream.profiler.against_plan import against_plan
 from millstream.profiler.compilation import CompilerLog, read_compilation
 from millstream.profiler.reading import read
+from millstream.profiler.simulated_workloads import WORKLOADS
 from millstream.profiler.trace import read_trace
 
 pytestmark = pytest.mark.slow
@@ -35,7 +36,19 @@ def profile(*words: str) -> Result:
 def taken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trace of two chunks of a tiny model."""
     out = tmp_path_factory.mktemp("profile") / "trace.json.gz"
-    result = profile("run", "--model", "wan-tiny", "--weights", "random", "--device", "cpu", "--chunks", "2", "--out", str(out))
+    result = profile(
+        "run",
+        "--model",
+        "wan-tiny",
+        "--weights",
+        "random",
+        "--device",
+        "cpu",
+        "--chunks",
+        "2",
+        "--out",
+        str(out),
+    )
     assert result.exit_code == 0, result.output
     return out
 
@@ -66,7 +79,18 @@ def test_a_run_is_captured_with_its_chunks_phases_and_memory(taken: Path) -> Non
 
 def test_what_is_fast_is_profiled_as_such(tmp_path: Path) -> None:
     out = tmp_path / "fast.json"
-    words = ["--model", "wan-tiny", "--weights", "random", "--device", "cpu", "--chunks", "1", "--out", str(out)]
+    words = [
+        "--model",
+        "wan-tiny",
+        "--weights",
+        "random",
+        "--device",
+        "cpu",
+        "--chunks",
+        "1",
+        "--out",
+        str(out),
+    ]
     assert profile("run", *words, "--fast", "blocks,decoder", "--precision", "fp32").exit_code == 0
     ours = read([out]).group.ranks[0].trace.ours
     assert (ours["fast"], ours["dtype"]) == ("blocks,decoder", "float32")
@@ -74,7 +98,19 @@ def test_what_is_fast_is_profiled_as_such(tmp_path: Path) -> None:
 
 def test_the_spans_of_a_run_are_a_trace_of_their_own(tmp_path: Path) -> None:
     out = tmp_path / "spans.json"
-    words = ["--model", "wan-tiny", "--weights", "random", "--device", "cpu", "--chunks", "2", "--spans", "--out", str(out)]
+    words = [
+        "--model",
+        "wan-tiny",
+        "--weights",
+        "random",
+        "--device",
+        "cpu",
+        "--chunks",
+        "2",
+        "--spans",
+        "--out",
+        str(out),
+    ]
     assert profile("run", *words).exit_code == 0
     found = read([out])
     assert found.phases.chunks >= 2
@@ -143,7 +179,9 @@ def test_a_slower_run_fails_the_gate_and_a_wider_gate_lets_it_pass(taken: Path, 
     assert profile("diff", str(after), str(taken), "--gate", "5%").exit_code == 0, "quicker is no regression"
     record = json.loads(profile("diff", str(taken), str(after), "--json").output)
     assert record["regressed"] is True
-    assert next(c for c in record["changes"] if c["what"] == "a chunk, ms")["share"] == pytest.approx(0.2, abs=1e-3)
+    assert next(c for c in record["changes"] if c["what"] == "a chunk, ms")["share"] == pytest.approx(
+        0.2, abs=1e-3
+    )
 
 
 def test_a_plan_stands_beside_what_happened(taken: Path, tmp_path: Path) -> None:
@@ -155,7 +193,10 @@ def test_a_plan_stands_beside_what_happened(taken: Path, tmp_path: Path) -> None
     assert {"mesh", "decode", "period", "working set"} <= set(lines)
     for line in lines.values():
         assert line["miss"] == pytest.approx(line["planned"] / line["measured"] - 1)
-    for other, said in ((("--size", "64x64"), "of size 32x32 and the plan of 64x64"), (("--window", "12"), "the plan of 12")):
+    for other, said in (
+        (("--size", "64x64"), "of size 32x32 and the plan of 64x64"),
+        (("--window", "12"), "the plan of 12"),
+    ):
         plan.write_text(CliRunner().invoke(app, ["plan", *words, *other]).output)
         refused = profile("read", str(taken), "--plan", str(plan))
         assert refused.exit_code == 2
@@ -192,7 +233,10 @@ def test_graph_breaks_and_recompiles_are_told_with_their_lines(tmp_path: Path) -
 
     torch._dynamo.reset()
     compiled = torch.compile(broken, backend="eager", dynamic=False)
-    with hear_the_compiler() as heard, torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+    with (
+        hear_the_compiler() as heard,
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler,
+    ):
         for size in (3, 4):
             compiled(torch.ones(size))
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
@@ -217,12 +261,26 @@ def test_a_compilers_log_counts_places_and_is_bounded() -> None:
 
 def test_memory_at_the_peak_is_named_after_what_was_under_way(tmp_path: Path) -> None:
     def allocation(at: float, size: int, total: int, address: int) -> dict[str, Any]:
-        args = {"Bytes": size, "Total Allocated": total, "Total Reserved": 2 * total, "Addr": address, "Device Id": 0}
+        args = {
+            "Bytes": size,
+            "Total Allocated": total,
+            "Total Reserved": 2 * total,
+            "Addr": address,
+            "Device Id": 0,
+        }
         return {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": at, "args": args}
 
     mib = 2**20
     events = [
-        {"ph": "X", "cat": "user_annotation", "name": "millstream.decode", "pid": 1, "tid": 1, "ts": 10, "dur": 20},
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": "millstream.decode",
+            "pid": 1,
+            "tid": 1,
+            "ts": 10,
+            "dur": 20,
+        },
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 40, "dur": 20},
         allocation(12, 3 * mib, 8 * mib, 1),
         allocation(45, 2 * mib, 10 * mib, 2),
@@ -259,8 +317,16 @@ def test_on_an_accelerator_a_plans_whole_memory_is_compared(tmp_path: Path) -> N
     paths = WORKLOADS[0].write(tmp_path, 3)
     record = json.loads(paths[0].read_text())
     begin = record["traceEvents"][0]["ts"]
-    args = {"Bytes": 2**30, "Total Allocated": 30 * 2**30, "Total Reserved": 40 * 2**30, "Addr": 1, "Device Id": 0}
-    record["traceEvents"].append({"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": begin, "args": args})
+    args = {
+        "Bytes": 2**30,
+        "Total Allocated": 30 * 2**30,
+        "Total Reserved": 40 * 2**30,
+        "Addr": 1,
+        "Device Id": 0,
+    }
+    record["traceEvents"].append(
+        {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": begin, "args": args}
+    )
     paths[0].write_text(json.dumps(record))
     plan = {"memory_gib": {"mesh": {"weights": 20.0, "window": 7.0}, "front": {"VAE": 9.0}}}
     (line,) = against_plan(read(paths), plan)

@@ -1,4 +1,5 @@
-"""Which parts of a video become clips: no cut within one, nothing still, nothing dark, as far apart as asked."""
+"""Which parts of a video become clips: no cut within one, nothing still, nothing dark, as far apart as
+asked."""
 
 from __future__ import annotations
 
@@ -10,14 +11,17 @@ import pytest
 from millstream.commands.train.selection import FoundClip, LeftOut, cell_means, motion_of, select
 from millstream.commands.train.sizes import nearest, parse_sizes
 from millstream.core.errors import ConfigError
-from millstream.trainer.tuning.dataset import DatasetCard
+from millstream.train.finetune.dataset import DatasetCard
 
-FPS, LENGTH = 10.0, 9
+FPS = 10.0
+LENGTH = 9
 """Pictures a second, and of a clip of three latent frames."""
 
 
 def card(**changed: object) -> DatasetCard:
-    given: dict[str, object] = dict(model="", fingerprint="", sizes=((32, 32),), fps=FPS, latent_frames=3, clips_per_video=9)
+    given: dict[str, object] = dict(
+        model="", fingerprint="", sizes=((32, 32),), fps=FPS, latent_frames=3, clips_per_video=9
+    )
     return DatasetCard(**{**given, **changed}, videos_per_shard=1, videos=1)  # type: ignore[arg-type]
 
 
@@ -61,14 +65,18 @@ def test_a_video_that_is_shown_at_twice_its_rate_has_no_cuts_for_it() -> None:
     assert starts([picture for picture in shot(9, seed=6, speed=4) for _ in range(2)]) == [0, 9]
 
 
-@pytest.mark.parametrize(("stride", "expected"), [(0.0, [0, 9, 18]), (0.3, [*range(0, 21, 3)]), (1.5, [0, 15])])
+@pytest.mark.parametrize(
+    ("stride", "expected"), [(0.0, [0, 9, 18]), (0.3, [*range(0, 21, 3)]), (1.5, [0, 15])]
+)
 def test_clips_are_as_far_apart_as_asked(stride: float, expected: list[int]) -> None:
     assert starts(list(shot(29, seed=7)), stride_s=stride) == expected
 
 
 def test_what_stands_still_or_is_dark_is_left_out_and_grain_is_no_motion() -> None:
     pictures = [*shot(9, seed=8), *shot(9, seed=8, speed=0), *(picture // 16 for picture in shot(9, seed=9))]
-    moving, still = (motion_of(np.stack([cell_means(p) for p in part]), FPS) for part in (pictures[:9], pictures[9:18]))
+    moving, still = (
+        motion_of(np.stack([cell_means(p) for p in part]), FPS) for part in (pictures[:9], pictures[9:18])
+    )
     assert still < 10 < moving
     clips, left_out = selected(pictures, least_motion=10.0, least_brightness=20.0, across_cuts=True)
     assert [clip.start_s for clip in clips] == [0.0]
@@ -98,7 +106,9 @@ def test_auto_has_the_models_own_size_first_and_others_about_as_large(own: tuple
         assert height * width == pytest.approx(own[0] * own[1], rel=0.06)
 
 
-@pytest.mark.parametrize(("text", "said"), [("480x832,480x832", "twice"), ("480x830", "try 480x832"), ("480", "HEIGHTxWIDTH")])
+@pytest.mark.parametrize(
+    ("text", "said"), [("480x832,480x832", "twice"), ("480x830", "try 480x832"), ("480", "HEIGHTxWIDTH")]
+)
 def test_sizes_that_cannot_be_are_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse_sizes(text, (480, 832))

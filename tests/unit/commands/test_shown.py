@@ -1,4 +1,5 @@
-"""What a person is told of a run is what it does: tokens, FLOPs and their share of the device's, memory, time without rows."""
+"""What a person is told of a run is what it does: tokens, FLOPs and their share of the device's, memory, time
+without rows."""
 
 from __future__ import annotations
 
@@ -6,11 +7,11 @@ import pytest
 import torch
 
 from millstream.commands.train.shown import model_flops, peak_tflops, progress_line
+from millstream.core.chunk_work import block_products
 from millstream.core.presets import find_model
-from millstream.planner.flops import block_products
 from millstream.planner.hardware import DEVICES
-from millstream.trainer.sequence import ChunkedSequence, teacher_forced
-from millstream.trainer.tuning.meter import TuningReport
+from millstream.train.finetune.meter import TuningReport
+from millstream.train.sequence import ChunkedSequence, teacher_forced
 
 DIT = find_model("wan2.1-t2v-1.3b").dit
 
@@ -18,19 +19,30 @@ DIT = find_model("wan2.1-t2v-1.3b").dit
 def report(tokens: int, pairs: float, *, seconds: float = 2.0) -> TuningReport:
     losses = {"flow": 0.25, "norm": 1.5, "skipped": 0.0}
     return TuningReport(
-        step=9, total=20, losses=losses, lr=1e-4, seconds=seconds, steps=5, tokens=tokens, pairs=pairs, waited_s=0.05
+        step=9,
+        total=20,
+        losses=losses,
+        lr=1e-4,
+        seconds=seconds,
+        steps=5,
+        tokens=tokens,
+        pairs=pairs,
+        waited_s=0.05,
     )
 
 
 def flops_by_hand(tokens: int, keys: int) -> int:
     """Of a forward pass: every product of every block, and its attention to video and text."""
-    products = sum(2 * each.rows * each.inner * each.outer * each.count for each in block_products(DIT, tokens))
+    products = sum(
+        2 * each.rows * each.inner * each.outer * each.count for each in block_products(DIT, tokens)
+    )
     attention = 2 * 2 * tokens * DIT.width * (keys + DIT.text_tokens)
     return DIT.layers * (products + attention)
 
 
 def test_the_models_flops_are_those_of_its_products_forward_and_twice_backward() -> None:
-    tokens, keys = 32_760, 12_000
+    tokens = 32_760
+    keys = 12_000
     found = report(tokens, tokens * keys)
     assert model_flops(DIT, found, lora=False) == 3 * flops_by_hand(tokens, keys)
     assert model_flops(DIT, found, lora=True) == 2 * flops_by_hand(tokens, keys)
@@ -38,7 +50,9 @@ def test_the_models_flops_are_those_of_its_products_forward_and_twice_backward()
 
 def test_clips_of_several_sizes_cost_what_each_costs() -> None:
     """Of two steps with other sizes the sum, from counts alone."""
-    total, tokens, pairs = 0.0, 0, 0.0
+    total = 0.0
+    tokens = 0
+    pairs = 0.0
     for size in ((8, 8), (8, 16)):
         sequence = ChunkedSequence(teacher_forced(range(3), 3, 9), DIT, size, torch.device("cpu"))
         total += 3 * flops_by_hand(sequence.num_tokens, round(sequence.keys_per_query))

@@ -1,4 +1,5 @@
-"""Samples at checkpoints are what `serve` would stream with those weights, and training does not notice them."""
+"""Samples at checkpoints are what `serve` would stream with those weights, and training does not notice
+them."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from millstream.commands.train.streams import CHUNKS, sample_prompts
 from millstream.commands.train.tune import run_tuning
 from millstream.engine.engine import Engine
 from millstream.models.wan.text import UMT5Embedder
-from millstream.trainer.tuning.dataset import ClipSet
+from millstream.train.finetune.dataset import ClipSet
 from millstream.video.reader import VideoReader
 from millstream.video.writer import VideoWriter
-from tests.unit.trainer.tuning.datasets import recipe, small_dataset
+from tests.unit.train.finetune.datasets import recipe, small_dataset
 
 pytestmark = pytest.mark.slow  # it trains
 
@@ -36,7 +37,8 @@ frames_per_chunk = 2
 window = 4
 checkpoint_every = 2
 """
-SAMPLES, LORA = 'sample_prompts = ["a boat", "the sea"]\n', "[lora]\nrank = 2\n"
+SAMPLES = 'sample_prompts = ["a boat", "the sea"]\n'
+LORA = "[lora]\nrank = 2\n"
 
 
 @pytest.fixture(autouse=True)
@@ -63,13 +65,17 @@ def test_the_last_sample_is_what_the_engine_streams_with_the_lora_that_was_left(
     assert sorted(path.name for path in (run / "samples").iterdir()) == [
         "step-000000", "step-000002", "step-000004", "tuning-000000.png", "tuning-000002.png", "tuning-000004.png",
     ]  # fmt: skip
-    engine = Engine("wan-tiny", weights="random:3", device="cpu", loras=((str(run / "lora.safetensors"), 1.0),))
+    engine = Engine(
+        "wan-tiny", weights="random:3", device="cpu", loras=((str(run / "lora.safetensors"), 1.0),)
+    )
     for number, prompt in enumerate(("a boat", "the sea")):
         config = engine.stream_config(seed=number, height=32, width=32, frames_per_chunk=2, window=4)
         expected = [chunk.frames for chunk in engine.session(prompt, config=config).stream(CHUNKS)]
         with VideoWriter(tmp_path / f"expected-{number}.mp4", fps=config.fps) as writer:
             writer.write(np.concatenate(expected))
-        assert (run / f"samples/step-000004/{number}.mp4").read_bytes() == (tmp_path / f"expected-{number}.mp4").read_bytes()
+        assert (run / f"samples/step-000004/{number}.mp4").read_bytes() == (
+            tmp_path / f"expected-{number}.mp4"
+        ).read_bytes()
     before, after = (frames_of(run / f"samples/step-00000{step}/0.mp4").astype(int) for step in (0, 4))
     assert np.abs(before - after).max() > 0, "and it is not what was streamed before"
 
@@ -77,13 +83,16 @@ def test_the_last_sample_is_what_the_engine_streams_with_the_lora_that_was_left(
 def test_words_of_sample_prompts_that_the_model_reads_over_are_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(UMT5Embedder, "unknown", lambda self, text: [word for word in text.split() if word == "boat"])
+    monkeypatch.setattr(
+        UMT5Embedder, "unknown", lambda self, text: [word for word in text.split() if word == "boat"]
+    )
     tuned(tmp_path, "run", RECIPE + SAMPLES)
     assert capsys.readouterr().err.count("sample_prompts: wan-tiny has no word for boat\n") == 1
 
 
 def test_training_does_not_notice_that_it_is_watched(tmp_path: Path) -> None:
-    watched, alone = tuned(tmp_path, "watched", RECIPE + "samples = 1\n"), tuned(tmp_path, "alone", RECIPE)
+    watched = tuned(tmp_path, "watched", RECIPE + "samples = 1\n")
+    alone = tuned(tmp_path, "alone", RECIPE)
     one, other = (load_file(next((run / "dit").glob("*.safetensors"))) for run in (watched, alone))
     assert one.keys() == other.keys()
     assert all(bool((one[name] == other[name]).all()) for name in one)
@@ -133,7 +142,9 @@ def test_a_project_of_wandb_gets_losses_and_clips(tmp_path: Path, monkeypatch: p
     assert told == [(line["step"] + 1, line["flow"]) for line in curve]
     clips = [(step, values["samples"]) for step, values in fake.logged if "samples" in values]
     assert clips == [(step, [("0.mp4", "a boat"), ("1.mp4", "the sea")]) for step in (0, 2, 4)]
-    assert [step for step, _ in fake.logged] == sorted(step for step, _ in fake.logged), "it takes no step back"
+    assert [step for step, _ in fake.logged] == sorted(step for step, _ in fake.logged), (
+        "it takes no step back"
+    )
 
 
 def test_without_wandb_a_run_says_so_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

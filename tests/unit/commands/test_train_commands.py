@@ -18,13 +18,14 @@ from millstream.commands.train.tune import start_command
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS, find_model
 from millstream.models.brook.bundle import build
-from millstream.trainer.brook import BrookRun
-from millstream.trainer.evaluate import held_back
-from millstream.trainer.plan import read_plan
-from millstream.trainer.recipe_file import RECIPES
-from tests.unit.cli.test_cli import millstream
+from millstream.train.brook import BrookRun
+from millstream.train.distil.pool_training import PoolTraining
+from millstream.train.evaluate import held_back
+from millstream.train.plan import read_plan
+from millstream.train.recipe import RECIPES
+from tests.unit.commands.test_cli import millstream
 from tests.unit.small_brook import SMALL_BROOK
-from tests.unit.trainer.tuning.datasets import small_dataset
+from tests.unit.train.finetune.datasets import small_dataset
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +50,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (1, "millstream train my.toml"),
         (4, "torchrun --nproc-per-node 4 -m millstream train my.toml"),
-        (64, "on each of 8 machines: torchrun --nnodes 8 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400"),
+        (
+            64,
+            "on each of 8 machines: torchrun --nnodes 8 --nproc-per-node 8 --rdzv-backend c10d "
+            "--rdzv-endpoint HOST:29400",
+        ),
     ],
 )
 def test_a_plan_says_how_it_is_started(ranks: int, command: str) -> None:
@@ -64,7 +69,9 @@ def test_every_stage_leaves_its_log_and_the_run_its_model(run: Path) -> None:
         assert all(value == value for line in lines for value in line.values())
     parts = build(SMALL_BROOK, SMALL_BROOK.text.vocabulary)
     numbers = sum(parameter.numel() for part in parts for parameter in part.parameters())
-    assert (run / "brook.safetensors").stat().st_size <= 2 * numbers + 2**16, "two bytes a number, and a header"
+    assert (run / "brook.safetensors").stat().st_size <= 2 * numbers + 2**16, (
+        "two bytes a number, and a header"
+    )
 
 
 def test_a_run_shows_what_it_learns_and_where_its_time_goes(run: Path) -> None:
@@ -87,12 +94,19 @@ def test_a_run_that_is_done_is_not_trained_again(run: Path) -> None:
     assert {path.name: path.stat().st_mtime_ns for path in run.glob("*-average.pt")} == before
 
 
-def test_a_second_self_forcing_goes_on_from_the_firsts_average_with_a_critic_like_the_teacher(run: Path) -> None:
+def test_a_second_self_forcing_goes_on_from_the_firsts_average_with_a_critic_like_the_teacher(
+    run: Path,
+) -> None:
     plan = read_plan(RECIPES / "brook-smoke.toml")
     brook = BrookRun(plan, run, device=torch.device("cpu"))
     brook.train(lambda stage, said: None, until="self-forcing")
-    student, critic = (turn.module.state_dict() for turn in brook._method(plan.stage("polish")).turns)
-    before, teacher = (torch.load(run / f"{name}-average.pt", weights_only=True) for name in ("self-forcing", "teacher"))
+    training = brook._training(plan.stage("polish"))
+    assert isinstance(training, PoolTraining)
+    student = training.learner.weights()
+    critic = training.distillation._judges._critic.weights()  # type: ignore[attr-defined]
+    before, teacher = (
+        torch.load(run / f"{name}-average.pt", weights_only=True) for name in ("self-forcing", "teacher")
+    )
     assert all(torch.equal(student[name], tensor) for name, tensor in before.items())
     assert all(torch.equal(tensor, teacher[f"dit.{name}"]) for name, tensor in critic.items())
     polished = torch.load(run / "polish-average.pt", weights_only=True)
@@ -114,27 +128,57 @@ def test_a_favoured_word_that_no_caption_says_is_named(run: Path) -> None:
     plan = read_plan(RECIPES / "brook-smoke.toml")
     stage = replace(plan.stage("polish"), options={"favoured": "space zeppelin"})
     with pytest.raises(ConfigError, match="zeppelin"):
-        BrookRun(plan, run, device=torch.device("cpu"))._method(stage)
+        BrookRun(plan, run, device=torch.device("cpu"))._training(stage)
 
 
 def test_what_was_trained_streams_and_says_what_it_did_not_understand(run: Path, tmp_path: Path) -> None:
-    arguments = ["--model", "brook", "--weights", run / "brook.safetensors", "--size", "64x64", "--chunks", 1, "--quiet"]
-    code, _, errors = millstream("generate", "a red zeppelin over the sea", *arguments, "--out", tmp_path / "clip.mp4")
+    arguments = [
+        "--model",
+        "brook",
+        "--weights",
+        run / "brook.safetensors",
+        "--size",
+        "64x64",
+        "--chunks",
+        1,
+        "--quiet",
+    ]
+    code, _, errors = millstream(
+        "generate", "a red zeppelin over the sea", *arguments, "--out", tmp_path / "clip.mp4"
+    )
     assert code == 0
     assert errors.strip() == "not understood by brook: zeppelin"
 
 
 def test_what_was_trained_is_judged(run: Path, tmp_path: Path) -> None:
-    out, plots = tmp_path / "judged.json", tmp_path / "plots"
-    weights, judge = run / "brook.safetensors", run / "classifier.safetensors"
-    options = ["--weights", weights, "--classifier", judge, "--count", 2, "--device", "cpu", "--out", out, "--plots", plots]
+    out = tmp_path / "judged.json"
+    plots = tmp_path / "plots"
+    weights = run / "brook.safetensors"
+    judge = run / "classifier.safetensors"
+    options = [
+        "--weights",
+        weights,
+        "--classifier",
+        judge,
+        "--count",
+        2,
+        "--device",
+        "cpu",
+        "--out",
+        out,
+        "--plots",
+        plots,
+    ]
     assert millstream("train", "eval", *options, "--response-pairs", 0, "--steps", 1)[0] == 0
     judged = json.loads(out.read_text())
     assert judged["steps"] == [1000.0]
     assert [each["prompts"] for each in judged["adherence"]] == ["seen", "held out"]
     moments = [moment for each in judged["adherence"] for moment in each["moments"]]
     assert [moment["second"] for moment in moments] == [2.0, 2.0]
-    assert all(set(moment["adherence"]) == {"setting", "time", "weather", "thing", "colour", "motion"} for moment in moments)
+    assert all(
+        set(moment["adherence"]) == {"setting", "time", "weather", "thing", "colour", "motion"}
+        for moment in moments
+    )
     assert {path.name for path in plots.iterdir()} == {"adherence.png", "drift.png"}
 
 
@@ -143,7 +187,10 @@ JUDGE_IN_MINIATURE = ("judge", "--clips", 2, "--steps", 2, "--batch", 2, "--size
 
 @pytest.mark.parametrize("command", [("brook", "--smoke"), JUDGE_IN_MINIATURE])
 def test_asked_to_stop_a_run_says_what_is_saved(
-    command: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    command: tuple[object, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(StageProgress, "add", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     code, said, log = millstream("train", *command, "--device", "cpu", "--out", tmp_path)
@@ -153,16 +200,23 @@ def test_asked_to_stop_a_run_says_what_is_saved(
     assert list(tmp_path.glob("*.pt"))
 
 
-def test_stopped_at_once_a_run_says_what_it_goes_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_at_once_a_run_says_what_it_goes_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(BrookRun, "train", interrupted)  # as while it renders
     code, _, said = millstream("train", "brook", "--smoke", "--device", "cpu", "--out", tmp_path)
-    assert (code, said.strip()) == (130, f"stopped at once; the same command goes on from what is saved in {tmp_path}")
+    assert (code, said.strip()) == (
+        130,
+        f"stopped at once; the same command goes on from what is saved in {tmp_path}",
+    )
 
 
-def test_a_log_of_a_judges_training_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_of_a_judges_training_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(held_back, "RENDERED", 1)
     code, said, log = millstream("train", *JUDGE_IN_MINIATURE, "--device", "cpu", "--out", tmp_path)
     assert (code, said.strip()) == (0, str(tmp_path / "judge.safetensors"))
@@ -190,7 +244,8 @@ def test_a_dry_run_refuses_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 def test_a_dry_run_of_a_recipe_says_what_is_held_where(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     plain = (
-        'model = "wan2.1-t2v-1.3b"\nweights = ["random"]\ndata = "clips"\nsteps = 6\nbatch = 4\nlr = 1e-4\nprecision = "bf16"\n'
+        'model = "wan2.1-t2v-1.3b"\nweights = ["random"]\ndata = "clips"\n'
+        'steps = 6\nbatch = 4\nlr = 1e-4\nprecision = "bf16"\n'
     )
     path.write_text(plain)
     code, said, _ = millstream("train", path, "--dry-run")
@@ -208,7 +263,9 @@ def test_a_dry_run_says_what_a_step_takes_where_there_are_clips(tmp_path: Path) 
     """As measured on an H200: 1.74 s and, with the optimiser, 26.5 GiB (benchmarks/train_step.py)."""
     small_dataset(tmp_path / "clips", 1, sizes=((60, 104),), spec=find_model("wan2.1-t2v-1.3b"), frames=21)
     path = tmp_path / "recipe.toml"
-    asked = 'model = "wan2.1-t2v-1.3b"\nweights = ["random"]\ndata = "clips"\nsteps = 6\nbatch = 1\nlr = 1e-4\n'
+    asked = (
+        'model = "wan2.1-t2v-1.3b"\nweights = ["random"]\ndata = "clips"\nsteps = 6\nbatch = 1\nlr = 1e-4\n'
+    )
     path.write_text(asked + 'precision = "bf16"\nforcing = "diffusion"\nrecompute = "full"\n')
     code, said, _ = millstream("train", path, "--dry-run")
     assert code == 0
@@ -221,7 +278,9 @@ def test_a_dry_run_says_what_a_step_takes_where_there_are_clips(tmp_path: Path) 
 def test_a_dry_run_refuses_clips_of_another_model_as_the_run_would(tmp_path: Path) -> None:
     small_dataset(tmp_path / "clips", 1)
     path = tmp_path / "recipe.toml"
-    path.write_text('model = "wan2.1-t2v-1.3b"\nweights = ["random"]\ndata = "clips"\nsteps = 6\nbatch = 1\nlr = 1e-4\n')
+    path.write_text(
+        'model = "wan2.1-t2v-1.3b"\nweights = ["random"]\ndata = "clips"\nsteps = 6\nbatch = 1\nlr = 1e-4\n'
+    )
     code, said, errors = millstream("train", path, "--dry-run")
     assert (code, said) == (2, "")
     assert "the recipe trains wan2.1-t2v-1.3b; prepare it for that" in errors

@@ -15,7 +15,11 @@ from millstream.core.errors import ConfigError
 def write_run(folder: Path, losses: list[float | None], *, seconds_per_step: float, dp: int = 1) -> Path:
     folder.mkdir()
     parallel = {"pp": 1, "dp": dp, "cp": 1, "tp": 1}
-    record = {"configuration": {"parallel": parallel}, "measured": {"learning": 1}, "versions": {"torch": "<2>"}}
+    record = {
+        "configuration": {"parallel": parallel},
+        "measured": {"learning": 1},
+        "versions": {"torch": "<2>"},
+    }
     (folder / "run.json").write_text(json.dumps(record))
     (folder / "recipe.toml").write_text(f"batch = 4\nlr = {seconds_per_step}\n[lora]\nrank = 8\n")
     same = {"lr": 1, "norm": 1, "skipped": 0, "peak_gib": 2.5, "data": 0.02}

@@ -9,14 +9,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
+from millstream.commands.main import app
+from millstream.commands.train.run_folder import refuse_other_recipe
 from millstream.commands.tune import curves_page
 from millstream.core.presets import find_model
 from millstream.models.registry import load_dit
-from millstream.trainer.interrupt import Interrupt
-from millstream.trainer.policy.control import Evaluated
-from millstream.trainer.policy.recipe import read_policy_recipe
-from millstream.trainer.recipe_file import RECIPES
+from millstream.train.interrupt import Interrupt
+from millstream.train.recipe import RECIPES
+from millstream.train.rl.control import Evaluated
+from millstream.train.rl.recipe import PolicyRecipe, read_policy_recipe
 
 RECIPE = """
 model = "wan-tiny"
@@ -54,12 +55,22 @@ def test_a_dry_run_says_what_it_would_do(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("more", "file"), [("", "dit"), ("[lora]\nrank = 2\n", "lora.safetensors")])
 def test_a_run_leaves_a_folder_and_weights_that_can_be_served(more: str, file: str, tmp_path: Path) -> None:
-    path, spec, cpu = tmp_path / "r.toml", find_model("wan-tiny"), torch.device("cpu")
+    path = tmp_path / "r.toml"
+    spec = find_model("wan-tiny")
+    cpu = torch.device("cpu")
     path.write_text(RECIPE + more)
     code, said = tune(path)
     assert (code, said.splitlines()[-1]) == (0, str(tmp_path / "r" / file)), said
     left = {each.name for each in (tmp_path / "r").iterdir()}
-    assert left >= {"recipe.toml", "run.json", "curve.jsonl", "evaluations.jsonl", "curves.html", "checkpoints", "samples"}
+    assert left >= {
+        "recipe.toml",
+        "run.json",
+        "curve.jsonl",
+        "evaluations.jsonl",
+        "curves.html",
+        "checkpoints",
+        "samples",
+    }
     assert (tmp_path / "r" / "samples" / "step-000001" / "0.mp4").stat().st_size > 0
     line = json.loads((tmp_path / "r" / "curve.jsonl").read_text())
     assert (line["ratio_off"] < 1e-5, line["fork_at"], line["left_out"]) == (True, 1, 0)
@@ -84,12 +95,17 @@ def test_what_cannot_be_is_said_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reward", "said"),
     [
-        ('kind = "python"\ncall = "nowhere_at_all:f"', "'nowhere_at_all:f' cannot be loaded: No module named 'nowhere_at_all'"),
+        (
+            'kind = "python"\ncall = "nowhere_at_all:f"',
+            "'nowhere_at_all:f' cannot be loaded: No module named 'nowhere_at_all'",
+        ),
         ('kind = "attributes"\nclassifier = "gone.safetensors"', "there is no classifier"),
         ('kind = "motion"', "there is no classifier"),
     ],
 )
-def test_a_dry_run_finds_functions_and_files_that_are_not_there(reward: str, said: str, tmp_path: Path) -> None:
+def test_a_dry_run_finds_functions_and_files_that_are_not_there(
+    reward: str, said: str, tmp_path: Path
+) -> None:
     path = tmp_path / "r.toml"
     judge = 'judge = "judge/judge.safetensors"\n' if "motion" in reward else ""
     path.write_text(judge + RECIPE.replace("chunks = 1", "chunks = 5").replace('kind = "motion"', reward))
@@ -104,7 +120,8 @@ def test_a_recipe_that_comes_with_the_package_is_pointed_to(tmp_path: Path) -> N
 
 
 def test_a_folder_that_cannot_be_written_is_one_line_and_so_is_one_of_another_recipe(tmp_path: Path) -> None:
-    path, out = tmp_path / "r.toml", tmp_path / "run"
+    path = tmp_path / "r.toml"
+    out = tmp_path / "run"
     path.write_text(RECIPE)
     out.write_text("a file")
     code, said = tune(path, "--out", str(out))
@@ -132,4 +149,13 @@ def test_the_page_shows_reward_and_judge_side_by_side(tmp_path: Path) -> None:
     assert "<title>judge</title>" in found
     assert "-2.0000" in found
     path.write_text(RECIPE)
-    assert "0.4000" not in curves_page(read_policy_recipe(path), [Evaluated(0, 1.0, 0.4)]), "without a judge no number of it"
+    assert "0.4000" not in curves_page(read_policy_recipe(path), [Evaluated(0, 1.0, 0.4)]), (
+        "without a judge no number of it"
+    )
+
+
+def test_a_run_that_began_under_a_keys_old_name_goes_on_under_its_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text("ema = 0.5\n" + RECIPE)
+    (tmp_path / "recipe.toml").write_text("average = 0.5\n" + RECIPE)
+    refuse_other_recipe(tmp_path, path, PolicyRecipe.RENAMED)

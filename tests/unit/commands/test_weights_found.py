@@ -63,7 +63,9 @@ def test_a_folder_with_two_of_a_part_is_refused(tmp_path: Path) -> None:
 def test_a_pickled_twin_of_a_safetensors_file_is_passed_over(tmp_path: Path) -> None:
     weights = weights_of(random_module("dit"))
     torch.save(weights, tmp_path / "model.bin")
-    assert locate([tmp_path, save(weights, tmp_path / "model.safetensors")]).dit == (tmp_path / "model.safetensors",)
+    assert locate([tmp_path, save(weights, tmp_path / "model.safetensors")]).dit == (
+        tmp_path / "model.safetensors",
+    )
 
 
 def test_a_folder_of_something_else_and_a_lora_are_no_models(tmp_path: Path) -> None:
@@ -126,5 +128,9 @@ def test_expected_shapes_are_those_of_the_module(part: Part) -> None:
 def test_names_and_shapes_come_before_any_data(tmp_path: Path) -> None:
     path = save({"model.a": torch.ones(2, 3, dtype=torch.bfloat16)}, tmp_path / "x.safetensors")
     with open_shard(path) as shard:
-        assert (shard.infos["a"].shape, shard.infos["a"].dtype, shard.infos["a"].num_bytes) == ((2, 3), torch.bfloat16, 12)
+        assert (shard.infos["a"].shape, shard.infos["a"].dtype, shard.infos["a"].num_bytes) == (
+            (2, 3),
+            torch.bfloat16,
+            12,
+        )
         assert torch.equal(shard.read("a"), torch.ones(2, 3, dtype=torch.bfloat16))

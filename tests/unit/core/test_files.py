@@ -1,4 +1,5 @@
-"""Files appear whole or not at all, and what a killed writer leaves is told from what a living one is writing."""
+"""Files appear whole or not at all, and what a killed writer leaves is told from what a living one is
+writing."""
 
 from __future__ import annotations
 
@@ -62,7 +63,9 @@ def test_what_a_killed_writer_left_goes_with_the_next_that_writes_there(tmp_path
         process.kill()
         process.wait()
     (left,) = drafts(tmp_path)
-    assert sorted(path.name for path in left.rglob("*.*")) == [".tmpXyZ", "a.bin", "b.bin"], "all of it lies in one place"
+    assert sorted(path.name for path in left.rglob("*.*")) == [".tmpXyZ", "a.bin", "b.bin"], (
+        "all of it lies in one place"
+    )
     write(tmp_path, "new.bin", b"new")
     assert os.listdir(tmp_path) == ["new.bin"]
 
@@ -80,10 +83,17 @@ def test_what_a_living_writer_writes_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_only_drafts_are_swept(tmp_path: Path) -> None:
-    strangers = [".millstream-notes.partial", ".tmpAbCdEf", "clip.mp4.partial", ".millstream-0123456789abcdef.partial.txt"]
+    strangers = [
+        ".millstream-notes.partial",
+        ".tmpAbCdEf",
+        "clip.mp4.partial",
+        ".millstream-0123456789abcdef.partial.txt",
+    ]
     for name in strangers:
         (tmp_path / name).mkdir()
-    (tmp_path / ".millstream-0123456789abcdef.partial").write_text("a file of that name is not ours: drafts are folders")
+    (tmp_path / ".millstream-0123456789abcdef.partial").write_text(
+        "a file of that name is not ours: drafts are folders"
+    )
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / ".millstream-fedcba9876543210.partial").symlink_to(elsewhere)

@@ -10,7 +10,8 @@ from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS
 from millstream.core.topology import FRONT, LEADER, LOCAL, MAX_MESH, Topology, divisors
 
-BIG, SMALL = MODELS["wan2.1-t2v-14b"].dit, MODELS["wan2.1-t2v-1.3b"].dit
+BIG = MODELS["wan2.1-t2v-14b"].dit
+SMALL = MODELS["wan2.1-t2v-1.3b"].dit
 SIZES = st.integers(1, 8)
 TOPOLOGIES = st.one_of(
     st.builds(Topology, tp=SIZES, pp=SIZES, front_apart=st.booleans()),
@@ -75,7 +76,19 @@ def test_what_is_no_topology_is_refused_in_one_line(text: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "1", "front", "front+", "front+tp", "front+tp0", "front+pp0", "front+tp2xpp2", "front+tp99", "local+tp2", "sp2xtp2"],
+    [
+        "",
+        "1",
+        "front",
+        "front+",
+        "front+tp",
+        "front+tp0",
+        "front+pp0",
+        "front+tp2xpp2",
+        "front+tp99",
+        "local+tp2",
+        "sp2xtp2",
+    ],
 )
 def test_these_are_no_topologies(name: str) -> None:
     with pytest.raises(ConfigError):

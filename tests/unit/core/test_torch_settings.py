@@ -56,13 +56,20 @@ def test_a_cpu_behaves_as_a_slower_one_if_it_is_told_to() -> None:
 @pytest.mark.slow
 def test_an_unknown_cpu_is_one_line_and_the_known_ones() -> None:
     command = [sys.executable, "-m", "millstream", "--version"]
-    done = subprocess.run(command, env=os.environ | {"MILLSTREAM_CPU": "sse"}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=os.environ | {"MILLSTREAM_CPU": "sse"}, capture_output=True, text=True, check=False
+    )
     assert done.returncode != 0
     assert done.stderr == "error: MILLSTREAM_CPU must be amx, vnni, avx2, got 'sse'; or leave it unset\n"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", ["millstream.cli.main", "benchmarks"])
+@pytest.mark.parametrize("package", ["millstream.commands.main", "benchmarks"])
 def test_our_programs_are_begun_without_torch_so_that_it_can_be_told(package: str) -> None:
     told = f"import sys, {package}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", told], env=os.environ | {"PYTHONPATH": "."}, check=False).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", told], env=os.environ | {"PYTHONPATH": "."}, check=False
+        ).returncode
+        == 0
+    )

@@ -11,14 +11,15 @@ from torch import Tensor
 from millstream.core.config import StreamConfig
 from millstream.core.controls import SetPrompt
 from millstream.core.errors import ConfigError
-from millstream.trainer.evaluate import streams
-from millstream.trainer.evaluate.classifier import FRAMES
-from millstream.trainer.evaluate.streams import BatchStream, PromptSwitch, chunks_until, moments
+from millstream.train.evaluate import streams
+from millstream.train.evaluate.classifier import FRAMES
+from millstream.train.evaluate.streams import BatchStream, PromptSwitch, chunks_until, moments
 from tests.unit.models_for_tests import tiny_engine
 
 pytestmark = pytest.mark.slow
 
-BEFORE, AFTER = ["a red kite", "the sea"], ["a blue boat", "a forest at night"]
+BEFORE = ["a red kite", "the sea"]
+AFTER = ["a blue boat", "a forest at night"]
 
 
 def config(**changes: object) -> StreamConfig:
@@ -48,7 +49,12 @@ def same_rows(settings: StreamConfig, chunks: int, switch: PromptSwitch | None =
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, dict(window=6, sink=2, positions="windowed"), dict(context_noise=200.0, steps=(1000,)), dict(kv_bias=0.5)],
+    [
+        {},
+        dict(window=6, sink=2, positions="windowed"),
+        dict(context_noise=200.0, steps=(1000,)),
+        dict(kv_bias=0.5),
+    ],
     ids=["plain", "sink", "context noise", "kv bias"],
 )
 def test_a_row_is_what_its_session_streams(changes: dict[str, object]) -> None:
@@ -56,7 +62,9 @@ def test_a_row_is_what_its_session_streams(changes: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["cut", "recompute", "blend", "keep"])
-@pytest.mark.parametrize("changes", [{}, dict(window=6, sink=2, positions="windowed", context_noise=100.0)], ids=["", "sink"])
+@pytest.mark.parametrize(
+    "changes", [{}, dict(window=6, sink=2, positions="windowed", context_noise=100.0)], ids=["", "sink"]
+)
 def test_a_row_switches_its_prompt_as_its_session_does(mode: str, changes: dict[str, object]) -> None:
     same_rows(config(**changes), 7, PromptSwitch(prompts=AFTER, mode=mode, at=4, chunks=2))
 

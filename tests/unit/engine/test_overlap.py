@@ -1,4 +1,5 @@
-"""What is read from a run's times: the score, the signature; and the order of work, with a mesh that is a fake."""
+"""What is read from a run's times: the score, the signature; and the order of work, with a mesh that is a
+fake."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from millstream.core.errors import ConfigError
 from millstream.core.overlap import LEFT_OUT, ChunkPace, overlap_of
 from millstream.engine.depths import QUEUED, Depths
 from millstream.engine.stream import Stream
+from millstream.session.chunk import PendingChunk
 from millstream.session.session import Session
 from millstream.wire.parcel import Delivery, Parcel
 from tests.unit.models_for_tests import tiny_engine
@@ -26,7 +28,8 @@ SMALL: dict[str, Any] = dict(height=16, width=32, window=6, seed=1)
 
 
 @pytest.mark.parametrize(
-    ("stage0", "stage1", "period", "score"), [(185, 885, 1071, 0.0), (185, 805, 992, 0.0), (185, 805, 811, 0.97)]
+    ("stage0", "stage1", "period", "score"),
+    [(185, 885, 1071, 0.0), (185, 805, 992, 0.0), (185, 805, 811, 0.97)],
 )
 def test_the_score_is_the_share_of_the_shorter_stage_that_is_hidden(
     stage0: float, stage1: float, period: float, score: float
@@ -44,8 +47,11 @@ def test_the_first_chunks_do_not_count() -> None:
 
 
 @given(st.floats(0.1, 1e4), st.floats(0.1, 1e4), st.floats(0, 1))
-def test_a_score_is_between_nothing_and_all_whatever_the_times(stage0: float, stage1: float, share: float) -> None:
-    longer, both = max(stage0, stage1), stage0 + stage1
+def test_a_score_is_between_nothing_and_all_whatever_the_times(
+    stage0: float, stage1: float, share: float
+) -> None:
+    longer = max(stage0, stage1)
+    both = stage0 + stage1
     pace = ChunkPace(stage0_ms=stage0, stage1_ms=stage1, period_ms=longer + share * (both - longer))
     assert -1e-6 <= pace.score <= 1 + 1e-6
 
@@ -57,8 +63,12 @@ def test_signatures_name_who_waits_for_whom() -> None:
 
     assert signature(period_ms=811, idle_ms=6, waiting_in=2, waiting_out=0) == "mesh-bound"
     assert signature(period_ms=992, idle_ms=187, waiting_in=0, waiting_out=0) == "serialised"
-    assert signature(stage0_ms=1600, period_ms=1610, idle_ms=805, waiting_in=0, waiting_out=2) == "front-bound"
-    assert signature(stage0_ms=1600, period_ms=1610, idle_ms=805, waiting_in=1, waiting_out=0) == "front-bound"
+    assert (
+        signature(stage0_ms=1600, period_ms=1610, idle_ms=805, waiting_in=0, waiting_out=2) == "front-bound"
+    )
+    assert (
+        signature(stage0_ms=1600, period_ms=1610, idle_ms=805, waiting_in=1, waiting_out=0) == "front-bound"
+    )
 
 
 class Trace:
@@ -80,7 +90,8 @@ class Trace:
 
 class TracedPost:
     def __init__(self, trace: Trace, parcel: Parcel) -> None:
-        self._trace, self._parcel = trace, parcel
+        self._trace = trace
+        self._parcel = parcel
 
     def done(self) -> bool:
         return False
@@ -103,7 +114,7 @@ def traced(session: Session, depths: Depths, chunks: int) -> Trace:
         return finish(arrived, **options)
 
     def queued(arrived: Any) -> None:
-        if arrived.planned.decoded < arrived.envelope.frames:
+        if arrived.decoded < arrived.envelope.frames:
             trace.events.append(f"decode {arrived.envelope.chunk_index}")
         decode_all(arrived)
 
@@ -118,25 +129,40 @@ def traced(session: Session, depths: Depths, chunks: int) -> Trace:
 
 def test_the_next_chunk_leaves_before_the_last_ones_pictures_are_made() -> None:
     events = traced(tiny_engine().session("sea", **SMALL), Depths(d_in=1, d_out=1), 3).events
-    assert events == ["send 0", "have 0", "send 1", "show 0", "have 1", "send 2", "show 1", "have 2", "show 2"]
+    assert events == [
+        "send 0",
+        "have 0",
+        "send 1",
+        "show 0",
+        "have 1",
+        "send 2",
+        "show 1",
+        "have 2",
+        "show 2",
+    ]
 
 
-def test_on_a_device_that_does_both_pictures_are_queued_before_the_next_chunk_and_waited_for_behind_it() -> None:
+def test_on_a_device_that_does_both_pictures_are_queued_before_the_next_chunk_and_waited_for_behind_it() -> (
+    None
+):
     events = traced(tiny_engine().session("sea", **SMALL), QUEUED, 2).events
     assert events == ["send 0", "have 0", "decode 0", "send 1", "show 0", "have 1", "decode 1", "show 1"]
 
 
-@pytest.mark.parametrize(("anchor", "decoded"), [("off", [3, 3, 3]), ("latent", [3, 3, 3]), ("decoded", [0, 0, 0])])
+@pytest.mark.parametrize(
+    ("anchor", "decoded"), [("off", [3, 3, 3]), ("latent", [3, 3, 3]), ("decoded", [0, 0, 0])]
+)
 def test_pictures_are_queued_before_anybody_looks_at_the_latents_unless_chunks_are_built_on_them(
     anchor: str, decoded: list[int]
 ) -> None:
     engine = tiny_engine()
     session = engine.session("sea", **SMALL, anchor=anchor)
-    receive, found = session.receive, []
+    receive = session.receive
+    found = []
 
-    def received(delivery: Delivery) -> Any:
-        found.append(session._outstanding[0].decoded)
-        return receive(delivery)
+    def received(chunk: PendingChunk, delivery: Delivery) -> None:
+        found.append(chunk.decoded)
+        receive(chunk, delivery)
 
     session.receive = received  # type: ignore[method-assign]
     assert len(list(engine.stream(session, depths=QUEUED).stream(3))) == 3
@@ -155,7 +181,9 @@ def test_with_decoded_anchors_a_chunk_leaves_when_its_anchor_is_there_or_after_t
     assert last.index("send 2") > last.index("show 1")
 
 
-@pytest.mark.parametrize("changes", [{}, {"anchor": "latent"}, {"anchor": "decoded"}, {"window": 9, "sink": 3}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"anchor": "latent"}, {"anchor": "decoded"}, {"window": 9, "sink": 3}]
+)
 @pytest.mark.parametrize("depths", [Depths(), Depths(d_in=3, d_out=3), Depths(send_first=False), QUEUED])
 def test_whatever_overlaps_the_stream_is_the_same(changes: dict[str, Any], depths: Depths) -> None:
     def session() -> Session:

@@ -1,8 +1,8 @@
-"""The one loop between plan and pictures: who drives it, what a chunk is said to take, and a device that works ahead."""
+"""The one loop between plan and pictures: who drives it, what a chunk is said to take, and a device that
+works ahead."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +13,11 @@ from millstream.core.controls import Cut, SetPrompt
 from millstream.engine import host_clock, stream
 from millstream.engine.depths import QUEUED
 from millstream.engine.engine import Engine
-from millstream.engine.flights import Landing, Planned, Settled, Streaming
 from millstream.engine.pipeline import ChunkPipeline, raise_failure
-from millstream.serving import turn_taker
-from millstream.serving.notices import Ended, Pictured
-from millstream.session.chunk import Chunk
-from millstream.wire.parcel import Parcel, Posted
+from millstream.serving import turn_runner as turn_runner
+from millstream.serving.notices import Ended
+from millstream.session.chunk import Chunk, PendingChunk
+from millstream.wire.parcel import Parcel, PendingDeliveries
 from tests.unit.models_for_tests import tiny_engine
 from tests.unit.serving.test_service import Owner, request, running
 
@@ -27,19 +26,22 @@ pytestmark = pytest.mark.slow
 SMALL: dict[str, Any] = dict(height=16, width=32, window=6, seed=1)
 
 
-def test_what_is_served_is_what_is_benchmarked_generated_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_served_is_what_is_benchmarked_generated_and_replayed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """By construction: every driver's chunks go through the same class."""
     drivers = list[str]()
 
     class Watched(ChunkPipeline):
-        def send(self, planned: Sequence[Planned]) -> None:
+        def send(self, chunks: Sequence[PendingChunk]) -> None:
             drivers.append(by)
-            super().send(planned)
+            super().send(chunks)
 
-    for module in (turn_taker, stream):
+    for module in (turn_runner, stream):
         monkeypatch.setattr(module, "ChunkPipeline", Watched)
     monkeypatch.setattr("millstream.commands.bench.sessions.ChunkPipeline", Watched)
-    engine, by = tiny_engine(), "generate and bench stream"
+    engine = tiny_engine()
+    by = "generate and bench stream"
     session = engine.session("sea", **SMALL)
     list(engine.stream(session).stream(num_frames=1))
     by = "bench stream --sessions"
@@ -55,20 +57,23 @@ def test_what_is_served_is_what_is_benchmarked_generated_and_replayed(monkeypatc
     assert set(drivers) == {"generate and bench stream", "bench stream --sessions", "serve"}
 
 
-def landed(**fields: Any) -> Landing:
-    plain = dict(session=None, arrived=None, result=None, together=1, sent_s=0.0, back_s=0.0, front_s=0.0)
-    return Landing(**(plain | dict(settled=Settled(), phases_ms=Counter(), at_once=False, shares_device=False) | fields))
+def landed(**fields: Any) -> PendingChunk:
+    return PendingChunk(session=None, plan=None, **fields)  # type: ignore[arg-type]
 
 
 def test_over_a_mesh_a_chunk_takes_as_long_as_the_longer_of_generator_and_pictures() -> None:
     assert landed(turn_s=0.8, front_s=0.2).chunk_s == 0.8
-    assert landed(turn_s=0.3, front_s=0.5).chunk_s == 0.5, "pictures are what holds it up, even if nobody waited for these"
-    assert landed(turn_s=0.8, front_s=0.2, together=4).chunk_s == 0.2
+    assert landed(turn_s=0.3, front_s=0.5).chunk_s == 0.5, (
+        "pictures are what holds it up, even if nobody waited for these"
+    )
+    assert landed(turn_s=0.8, front_s=0.2, batch_size=4).chunk_s == 0.2
 
 
 def test_on_a_device_that_works_ahead_a_chunk_takes_what_its_phases_take() -> None:
     assert landed(turn_s=0.8, front_s=0.3, device_s=0.7, shares_device=True).chunk_s == 0.7
-    assert landed(turn_s=0.8, front_s=0.3, together=4, shares_device=True).chunk_s == 0.3, "phases are told of the first alone"
+    assert landed(turn_s=0.8, front_s=0.3, batch_size=4, shares_device=True).chunk_s == 0.3, (
+        "only the first has phases"
+    )
 
 
 def test_a_host_that_is_slower_than_its_device_counts() -> None:
@@ -78,12 +83,13 @@ def test_a_host_that_is_slower_than_its_device_counts() -> None:
 @pytest.fixture
 def queued(monkeypatch: pytest.MonkeyPatch) -> tuple[Engine, list[str]]:
     """An engine that is treated as a GPU is: its chunks are queued ahead. And what happens in which order."""
-    engine, events = Engine("wan-tiny", weights="random", device="cpu", dtype="float32"), list[str]()
+    engine = Engine("wan-tiny", weights="random", device="cpu", dtype="float32")
+    events = list[str]()
     monkeypatch.setattr(Engine, "depths", property(lambda engine: QUEUED))
     transport = engine.transport
     post = transport.post
 
-    def noted(parcels: Sequence[Parcel]) -> Posted:
+    def noted(parcels: Sequence[Parcel]) -> PendingDeliveries:
         events.extend(f"send {parcel.envelope.session_id}{parcel.envelope.chunk_index}" for parcel in parcels)
         return post(parcels)
 
@@ -91,7 +97,9 @@ def queued(monkeypatch: pytest.MonkeyPatch) -> tuple[Engine, list[str]]:
     return engine, events
 
 
-def test_a_server_queues_the_next_chunk_before_it_waits_for_the_last_ones_pictures(queued: tuple[Engine, list[str]]) -> None:
+def test_a_server_queues_the_next_chunk_before_it_waits_for_the_last_ones_pictures(
+    queued: tuple[Engine, list[str]],
+) -> None:
     engine, events = queued
     with running(engine) as made:
         del events[:]
@@ -105,10 +113,12 @@ def test_waiting_for_the_device_is_not_the_hosts_time(
     queued: tuple[Engine, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, _ = queued
-    clock, post, shown = FakeClock(), engine.transport.post, list[Landing]()
+    clock = FakeClock()
+    post = engine.transport.post
+    shown = list[PendingChunk]()
     monkeypatch.setattr(host_clock, "time", clock)
 
-    def posted(parcels: Sequence[Parcel]) -> Posted:
+    def posted(parcels: Sequence[Parcel]) -> PendingDeliveries:
         clock.now += 0.25  # until all is queued
         made = post(parcels)
         result = made.result
@@ -116,14 +126,14 @@ def test_waiting_for_the_device_is_not_the_hosts_time(
         return made
 
     with engine.session("sea", **SMALL) as session:
-        keep = lambda landing, chunk: shown.append(landing)  # noqa: E731
+        keep = lambda pending, chunk: shown.append(pending)  # noqa: E731
         pipeline = ChunkPipeline(posted, QUEUED, engine.parts.stopwatch, shown=keep, failed=raise_failure)
         decision = session.decide()
         assert decision is not None
-        pipeline.turn([Planned(session, decision)])
+        pipeline.turn([PendingChunk(session, decision)])
         pipeline.show()
-    (landing,) = shown
-    assert (landing.host_s, landing.thread_s) == (0.25, 0.25)
+    (pending,) = shown
+    assert (pending.host_s, pending.thread_s) == (0.25, 0.25)
 
 
 class FakeClock:
@@ -142,16 +152,19 @@ class Told(Owner):
     def __init__(self, name: str, events: list[str]) -> None:
         super().__init__()
         self.digests_seen: list[str] = []
-        self._name, self._events = name, events
+        self._name = name
+        self._events = events
 
     def __call__(self, notice: Any) -> None:
-        if isinstance(notice, Pictured):
-            self._events.append(f"show {self._name}{notice.chunk.index}")
-            self.digests_seen.append(notice.chunk.digest)
+        if isinstance(notice, Chunk):
+            self._events.append(f"show {self._name}{notice.index}")
+            self.digests_seen.append(notice.digest)
         super().__call__(notice)
 
 
-def test_sessions_of_a_server_that_works_ahead_have_the_bits_they_have_alone(queued: tuple[Engine, list[str]]) -> None:
+def test_sessions_of_a_server_that_works_ahead_have_the_bits_they_have_alone(
+    queued: tuple[Engine, list[str]],
+) -> None:
     engine, events = queued
     controls = ((2, SetPrompt(prompt="hills", mode="recompute")), (4, Cut()))
 
@@ -165,7 +178,9 @@ def test_sessions_of_a_server_that_works_ahead_have_the_bits_they_have_alone(que
     with running(engine) as made:
         owners = {name: Told(name, events) for name in expected}
         for seed, (name, owner) in enumerate(owners.items()):
-            asked = request(engine, name, unattended="pause", max_chunks=6, lead_s=60.0, **(SMALL | dict(seed=seed)))
+            asked = request(
+                engine, name, unattended="pause", max_chunks=6, lead_s=60.0, **(SMALL | dict(seed=seed))
+            )
             made.open(asked, owner)
             for at_chunk, control in controls:
                 made.control(name, control, at_chunk=at_chunk)
@@ -176,14 +191,15 @@ def test_sessions_of_a_server_that_works_ahead_have_the_bits_they_have_alone(que
 
 
 def test_pictures_that_fail_while_others_are_in_flight_are_reported_when_those_are_back() -> None:
-    engine, events = tiny_engine(), list[str]()
+    engine = tiny_engine()
+    events = list[str]()
     bad, good = (engine.session("sea", **SMALL) for _ in range(2))
 
-    def failed(session: Streaming, error: Exception, chunk_index: int) -> None:
-        events.append(f"failed {chunk_index}: {error}")
+    def failed(pending: PendingChunk, error: Exception) -> None:
+        events.append(f"failed {pending.envelope.chunk_index}: {error}")
         bad.close()
 
-    def shown(landing: Landing, chunk: Chunk) -> None:
+    def shown(pending: PendingChunk, chunk: Chunk) -> None:
         events.append("shown")
 
     made = ChunkPipeline(engine.transport.post, QUEUED, engine.parts.stopwatch, shown=shown, failed=failed)
@@ -196,17 +212,19 @@ def test_pictures_that_fail_while_others_are_in_flight_are_reported_when_those_a
     for session in (bad, good):
         decision = session.decide()
         assert decision is not None
-        made.turn([Planned(session, decision)])
+        made.turn([PendingChunk(session, decision)])
     made.show()
     assert events == ["in flight: 1", "failed 0: no pictures", "shown"]
     good.close()
 
 
 def test_a_group_that_fails_is_sent_one_by_one_to_learn_whose_fault_it_was() -> None:
-    engine, posts, told = tiny_engine(), list[int](), list[str]()
+    engine = tiny_engine()
+    posts = list[int]()
+    told = list[str]()
     good, bad = (engine.session("sea", **SMALL) for _ in range(2))
 
-    def post(parcels: Sequence[Parcel]) -> Posted:
+    def post(parcels: Sequence[Parcel]) -> PendingDeliveries:
         posts.append(len(parcels))
         if any(parcel.envelope.session_id == bad.id for parcel in parcels):
             raise RuntimeError("too large")
@@ -216,11 +234,12 @@ def test_a_group_that_fails_is_sent_one_by_one_to_learn_whose_fault_it_was() -> 
         post,
         engine.depths,
         engine.parts.stopwatch,
-        shown=lambda landing, chunk: told.append(f"shown {'good' if landing.session is good else 'bad'}"),
-        failed=lambda session, error, index: told.append(f"failed {'good' if session is good else 'bad'}"),
+        shown=lambda pending, chunk: told.append(f"shown {'good' if pending.session is good else 'bad'}"),
+        failed=lambda pending, error: told.append(f"failed {'good' if pending.session is good else 'bad'}"),
     )
     decisions = [session.decide() for session in (good, bad)]
-    made.turn([Planned(session, made_) for session, made_ in zip((good, bad), decisions, strict=True) if made_ is not None])
+    planned = zip((good, bad), decisions, strict=True)
+    made.turn([PendingChunk(session, plan) for session, plan in planned if plan is not None])
     made.show()
     assert posts == [2, 1, 1]
     assert sorted(told) == ["failed bad", "shown good"]

@@ -1,4 +1,5 @@
-"""A saved session goes on, here or elsewhere, as if it had never been away; what does not fit is refused in one line."""
+"""A saved session goes on, here or elsewhere, as if it had never been away; what does not fit is refused in
+one line."""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ def test_a_restored_session_goes_on_to_the_same_bits(
 def test_no_type_is_looked_into_when_a_header_is_read(
     engine: Engine, fingerprint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two threads that were the first to do so crashed the process: two people who came back to a server just started."""
+    """Two threads that were the first to do so crashed the process: two people who came back to a server just
+    started."""
     saved(engine, engine.session("sea"), fingerprint, tmp_path)
     (path,) = tmp_path.iterdir()
     monkeypatch.setattr(msgspec.json, "decode", lambda *_, **__: pytest.fail("the type is looked into"))
@@ -116,7 +118,9 @@ def test_one_that_was_paused_or_steered_stays_so(engine: Engine, fingerprint: st
 
 
 def test_one_that_never_ran_is_a_fresh_one(engine: Engine, fingerprint: str, tmp_path: Path) -> None:
-    revived = snapshot.revive(saved(engine, engine.session("sea", seed=4), fingerprint, tmp_path), engine, "another")
+    revived = snapshot.revive(
+        saved(engine, engine.session("sea", seed=4), fingerprint, tmp_path), engine, "another"
+    )
     assert digests(revived) == digests(engine.session("sea", seed=4))
 
 
@@ -165,24 +169,36 @@ def header_of(path: Path) -> str:
     return json.loads(data[8 : 8 + size])["__metadata__"][snapshot.KEY]
 
 
-def forged(file: Path, folder: Path, header: dict[str, object] | None = None, **tensors: torch.Tensor | None) -> Path:
+def forged(
+    file: Path, folder: Path, header: dict[str, object] | None = None, **tensors: torch.Tensor | None
+) -> Path:
     """The file with some of its header or its tensors replaced; None takes one away."""
     held = load_file(file) | tensors
     spelled = json.dumps(json.loads(header_of(file)) | (header or {}))
-    save_file({k: v for k, v in held.items() if v is not None}, folder / "forged.safetensors", metadata={snapshot.KEY: spelled})
+    save_file(
+        {k: v for k, v in held.items() if v is not None},
+        folder / "forged.safetensors",
+        metadata={snapshot.KEY: spelled},
+    )
     return folder / "forged.safetensors"
 
 
-def test_other_weights_another_model_and_another_dtype_are_refused(engine: Engine, fingerprint: str, file: Path) -> None:
+def test_other_weights_another_model_and_another_dtype_are_refused(
+    engine: Engine, fingerprint: str, file: Path
+) -> None:
     with pytest.raises(SnapshotError, match="other weights"):
         snapshot.read(file, engine, "somebody else's")
     with pytest.raises(SnapshotError, match="saved with wan-tiny"):
         snapshot.read(file, Engine("wan-mini", weights="random", device="cpu", dtype="float32"), fingerprint)
     with pytest.raises(SnapshotError, match="saved in torch"):
-        snapshot.read(file, Engine("wan-tiny", weights="random:3", device="cpu", dtype="bfloat16"), fingerprint)
+        snapshot.read(
+            file, Engine("wan-tiny", weights="random:3", device="cpu", dtype="bfloat16"), fingerprint
+        )
 
 
-def test_tensors_of_another_shape_or_name_are_refused(engine: Engine, fingerprint: str, file: Path, tmp_path: Path) -> None:
+def test_tensors_of_another_shape_or_name_are_refused(
+    engine: Engine, fingerprint: str, file: Path, tmp_path: Path
+) -> None:
     changes: list[dict[str, torch.Tensor | None]] = [
         {"ring.k": torch.zeros(3)},
         {"ring.v": None},
@@ -270,7 +286,9 @@ def test_a_file_that_ends_at_once_is_refused_by_its_size(tmp_path: Path, size: i
 def test_what_a_vae_keeps_is_known_without_running_it(model: str, tmp_path: Path) -> None:
     engine = Engine(model, weights="random", device="cpu", dtype="float32")
     frames = np.zeros((9, 64, 96, 3), np.uint8)
-    with engine.session("sea", frames=iter(frames), height=64, width=96, window=6, sink=2, positions="windowed") as session:
+    with engine.session(
+        "sea", frames=iter(frames), height=64, width=96, window=6, sink=2, positions="windowed"
+    ) as session:
         digests(session, 1)
         taken = snapshot.take(engine, session, "")
     assert {"encoder.0", "decoder.0", "ring.sink_k"} <= set(taken.tensors)
@@ -281,7 +299,8 @@ def test_what_a_vae_keeps_is_known_without_running_it(model: str, tmp_path: Path
 def test_a_window_that_the_timeline_does_not_have_is_refused(
     engine: Engine, fingerprint: str, file: Path, tmp_path: Path
 ) -> None:
-    """Memory is promised for the configuration's window; the timeline must not ask for another behind its back."""
+    """Memory is promised for the configuration's window; the timeline must not ask for another behind its
+    back."""
     timeline = json.loads(header_of(file))["timeline"]
     for change in ({"window": 1000}, {"steps": [1000.0, 900.0, 800.0, 700.0, 600.0]}):
         with pytest.raises(SnapshotError, match="differ"):
@@ -292,7 +311,44 @@ def test_a_window_that_the_timeline_does_not_have_is_refused(
             snapshot.check(forged(file, tmp_path, {"ring": ring | wrong}), engine, fingerprint)
 
 
-def test_a_timeline_that_cannot_be_is_refused(engine: Engine, fingerprint: str, file: Path, tmp_path: Path) -> None:
+def test_what_the_next_chunk_builds_on_must_be_there(
+    engine: Engine, fingerprint: str, file: Path, tmp_path: Path
+) -> None:
+    """It had been let in, and failed in its first chunk."""
+    ring = json.loads(header_of(file))["ring"]
+    config = json.loads(header_of(file))["config"]
+    held = load_file(file)
+    gone = {name: None for name in held if name.startswith(("ring.", "cross."))}
+    wrong: list[tuple[dict[str, object], dict[str, torch.Tensor | None]]] = [
+        ({}, {"history.latents.5": None}),
+        ({}, {name: None for name in held if name.startswith("decoder.")}),
+        ({"ring": None}, gone),
+        ({"ring": ring | {"frames": [-1] * len(ring["frames"])}}, {}),
+        ({"ring": ring | {"frames": [frame + 1 for frame in ring["frames"]]}}, {}),
+        ({"config": config | {"anchor": "decoded"}}, {}),
+    ]
+    for header, tensors in wrong:
+        with pytest.raises(SnapshotError, match="not a whole snapshot"):
+            snapshot.check(forged(file, tmp_path, header, **tensors), engine, fingerprint)
+
+
+@pytest.mark.parametrize("taken_away", ["history.pixels.3", "history.pixels.5", "decoder.0"])
+def test_a_session_with_decoded_anchors_needs_the_picture_of_each_frame(
+    engine: Engine, fingerprint: str, tmp_path: Path, taken_away: str
+) -> None:
+    with engine.session("sea", anchor="decoded") as session:
+        digests(session, 2)
+        snapshot.write(snapshot.take(engine, session, fingerprint), tmp_path / "one.safetensors")
+    assert snapshot.check(tmp_path / "one.safetensors", engine, fingerprint).config.anchor == "decoded"
+    with pytest.raises(SnapshotError, match=f"{taken_away} is missing"):
+        snapshot.check(
+            forged(tmp_path / "one.safetensors", tmp_path, None, **{taken_away: None}), engine, fingerprint
+        )
+
+
+def test_a_timeline_that_cannot_be_is_refused(
+    engine: Engine, fingerprint: str, file: Path, tmp_path: Path
+) -> None:
     timeline = json.loads(header_of(file))["timeline"]
     blend = {"before": timeline["prompts"], "after": timeline["prompts"], "chunks": 0, "done": 0}
     tiny = [{"text": "sea", "weight": 5e-324}]
@@ -332,7 +388,12 @@ def fast() -> Engine:
 @pytest.mark.parametrize("changes", [dict(), dict(window=9, sink=2, positions="windowed")], ids=str)
 @pytest.mark.parametrize("saved_fast", [True, False], ids=["fast to plain", "plain to fast"])
 def test_a_session_goes_on_under_other_speed_ups_as_it_would_have_to_rounding(
-    engine: Engine, fast: Engine, fingerprint: str, tmp_path: Path, saved_fast: bool, changes: dict[str, object]
+    engine: Engine,
+    fast: Engine,
+    fingerprint: str,
+    tmp_path: Path,
+    saved_fast: bool,
+    changes: dict[str, object],
 ) -> None:
     """The state they hold between chunks is the same, a commit that was put off included."""
     here, there = (fast, engine) if saved_fast else (engine, fast)
@@ -345,7 +406,9 @@ def test_a_session_goes_on_under_other_speed_ups_as_it_would_have_to_rounding(
         assert np.abs(before.astype(int) - after.astype(int)).max() <= 1
 
 
-def test_one_that_owes_a_commit_goes_on_to_the_bits_it_would_have_had_with_it_made(fast: Engine, fingerprint: str) -> None:
+def test_one_that_owes_a_commit_goes_on_to_the_bits_it_would_have_had_with_it_made(
+    fast: Engine, fingerprint: str
+) -> None:
     original = fast.session("sea", height=16, width=32)
     digests(original, 5)
     assert fast.generator.caches[original.id].owed is not None

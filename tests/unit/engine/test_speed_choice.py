@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from millstream.commands.engine_from_options import resolve
-from millstream.core.engine_config import EngineConfig, EngineOptions
+from millstream.commands.options import ModelOptions
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS
 from millstream.core.speed import ALL, FP8_GROUPS, Speed, dtype_of, parse_speed
@@ -25,7 +25,10 @@ from tests.unit.models_for_tests import relative_error
 
 pytestmark = pytest.mark.slow
 
-CPU, GPU, BF16, FP32 = torch.device("cpu"), torch.device("cuda"), torch.bfloat16, torch.float32
+CPU = torch.device("cpu")
+GPU = torch.device("cuda")
+BF16 = torch.bfloat16
+FP32 = torch.float32
 
 
 @pytest.fixture
@@ -44,7 +47,12 @@ def test_auto_is_everything_that_costs_no_quality_on_one_gpu() -> None:
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize(
     ("device", "dtype", "topology"),
-    [(CPU, BF16, LOCAL), (GPU, FP32, LOCAL), (GPU, BF16, Topology.parse("front+tp2")), (GPU, BF16, Topology.parse("front+1"))],
+    [
+        (CPU, BF16, LOCAL),
+        (GPU, FP32, LOCAL),
+        (GPU, BF16, Topology.parse("front+tp2")),
+        (GPU, BF16, Topology.parse("front+1")),
+    ],
     ids=["cpu", "float32", "tp2", "front and mesh"],
 )
 def test_auto_is_plain_elsewhere(device: torch.device, dtype: torch.dtype, topology: Topology) -> None:
@@ -59,8 +67,12 @@ def test_what_needs_plain_blocks_keeps_them_and_the_decoder_is_fast_all_the_same
 BESIDE = Beside(Path("ranges"), Path("decoder"))
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("amx", False), ("vnni", True), ("avx2", True), ("other", False)])
-def test_brook_on_a_cpu_is_in_bytes_where_that_is_quicker(kind: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("amx", False), ("vnni", True), ("avx2", True), ("other", False)]
+)
+def test_brook_on_a_cpu_is_in_bytes_where_that_is_quicker(
+    kind: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(speed_choice, "cpu_kind", lambda: kind)
     assert automatic_speed(CPU, FP32, LOCAL, beside=BESIDE) == Speed(int8=expected, thin_decoder=True)
     assert not automatic_speed(CPU, FP32, LOCAL).any
@@ -68,7 +80,9 @@ def test_brook_on_a_cpu_is_in_bytes_where_that_is_quicker(kind: str, expected: b
     assert automatic_speed(CPU, FP32, LOCAL, plain_blocks=True, beside=BESIDE) == Speed(thin_decoder=True)
 
 
-def test_bytes_and_the_thin_decoder_are_left_out_where_they_cannot_be(caplog: pytest.LogCaptureFixture) -> None:
+def test_bytes_and_the_thin_decoder_are_left_out_where_they_cannot_be(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     asked = Speed(int8=True, thin_decoder=True)
     with caplog.at_level(logging.INFO):
         assert fitting_speed(asked, MODELS["brook"], CPU, FP32, beside=BESIDE) == asked
@@ -104,7 +118,9 @@ def test_auto_is_plain_on_an_old_gpu_and_without_triton(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("hopper")
-def test_brook_on_a_gpu_is_fast_but_for_its_own_vae_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_brook_on_a_gpu_is_fast_but_for_its_own_vae_and_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.INFO):
         found = fitting_speed(ALL, MODELS["brook"], GPU, BF16)
     assert found == Speed(blocks=True, round_keys=True, graphs=True)
@@ -134,13 +150,20 @@ def test_sums_of_attention_are_asked_for_where_there_are_any() -> None:
         ("auto,-graphs", "bf16", ALL, replace(ALL, graphs=False)),
         ("auto,paired_commits", "auto", ALL, replace(ALL, paired_commits=True)),
         ("auto", "fp8", None, Speed(blocks=True, fp8=FP8_GROUPS)),
-        ("auto", "fp8", Speed(int8=True, thin_decoder=True), Speed(blocks=True, thin_decoder=True, fp8=FP8_GROUPS)),
+        (
+            "auto",
+            "fp8",
+            Speed(int8=True, thin_decoder=True),
+            Speed(blocks=True, thin_decoder=True, fp8=FP8_GROUPS),
+        ),
         ("auto", "auto", replace(ALL, fp8=("mlp",)), replace(ALL, fp8=("mlp",))),
         ("auto", "bf16", replace(ALL, fp8=("mlp",)), ALL),
         ("off", "auto", replace(ALL, fp8=("mlp",)), Speed()),
     ],
 )
-def test_auto_stands_for_what_is_automatic_there(text: str, precision: str, automatic: Speed | None, expected: Speed) -> None:
+def test_auto_stands_for_what_is_automatic_there(
+    text: str, precision: str, automatic: Speed | None, expected: Speed
+) -> None:
     assert parse_speed(text, precision, automatic=automatic) == expected
 
 
@@ -159,9 +182,8 @@ def test_a_speed_says_itself_in_words() -> None:
 
 
 def test_a_request_resolves_what_it_wants_for_the_device_it_names() -> None:
-    engine = EngineConfig(model="wan-tiny", weights=("random",), device="cpu")
-    options = EngineOptions(engine=engine, precision="fp32")
-    assert resolve(options) == replace(engine, dtype="float32")
+    options = ModelOptions(model="wan-tiny", weights=["random"], device="cpu", precision="fp32")
+    assert resolve(options) == replace(options.engine(), dtype="float32")
     asked = replace(options, fast="blocks,round_keys")
     assert resolve(asked).speed == Speed(blocks=True, round_keys=True)
 
@@ -174,14 +196,18 @@ def test_the_same_weights_have_one_fingerprint_at_any_speed_and_wherever_the_tex
     fast = engine(speed=replace(ALL, fp8=FP8_GROUPS), offload_text=True)
     assert fast.speed.names == ("blocks", "fp8", "round_keys", "decoder")
     assert fast.fingerprint() == fast.model.fingerprint() == plain.fingerprint()
-    assert engine(speed=Speed(decoder=True)).fingerprint() != Engine("wan-tiny", weights="random:4", device="cpu").fingerprint()
+    assert (
+        engine(speed=Speed(decoder=True)).fingerprint()
+        != Engine("wan-tiny", weights="random:4", device="cpu").fingerprint()
+    )
 
 
 class Counter:
     """Stands for CUDA graphs where only their number is looked at: makes none, and replays nothing."""
 
     def __init__(self) -> None:
-        self.recorded, self.replayed = 0, 0
+        self.recorded = 0
+        self.replayed = 0
 
     def __call__(self, run: Callable[[], object]) -> Callable[[], object]:
         self.recorded += 1
@@ -192,29 +218,36 @@ class Counter:
 
 
 @pytest.mark.parametrize("paired", [False, True], ids=["commits alone", "commits carried"])
-@pytest.mark.parametrize("stream", [dict(window=6), dict(window=7, steps=(1000.0, 750.0, 500.0, 250.0))], ids=str)
+@pytest.mark.parametrize(
+    "stream", [dict(window=6), dict(window=7, steps=(1000.0, 750.0, 500.0, 250.0))], ids=str
+)
 def test_nothing_is_recorded_after_a_session_is_called_warm(paired: bool, stream: dict[str, object]) -> None:
-    engine, graphs = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32"), Counter()
+    engine = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32")
+    graphs = Counter()
     engine.speed = Speed(blocks=True, graphs=True, paired_commits=paired)
     engine.model.dit.blocks = RecordedStack(engine.model.dit.blocks, engine.speed, graphs)
     engine.generator.commits = "paired" if paired else "later"
     config = engine.stream_config(height=16, width=32, **stream)
     with engine.session("sea", config=config) as session:
         assert len(list(session.stream(engine.chunks_until_warm(config)))) > 1
-        recorded, replayed = graphs.recorded, graphs.replayed
+        recorded = graphs.recorded
+        replayed = graphs.replayed
         list(session.stream(3))
     assert graphs.recorded == recorded > 0
     assert graphs.replayed - replayed == 3 * (len(config.steps) + (not paired)), "every call"
 
 
 def test_a_warm_engine_has_recorded_windows_that_fill_too() -> None:
-    engine, graphs = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32"), Counter()
+    engine = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32")
+    graphs = Counter()
     engine.speed = Speed(blocks=True, graphs=True)
     engine.model.dit.blocks = RecordedStack(engine.model.dit.blocks, engine.speed, graphs)
     config = engine.stream_config(height=16, width=32, window=6, steps=(1000.0, 750.0, 500.0, 250.0))
     with engine.session("sea", config=config) as session:
         engine.warm_up(session)
-    assert graphs.recorded == 2 * config.chunks_to_fill, "steps and commit, at every level the window is filled to"
+    assert graphs.recorded == 2 * config.chunks_to_fill, (
+        "steps and commit, at every level the window is filled to"
+    )
 
 
 def test_a_stream_is_the_same_with_its_text_encoder_at_home() -> None:

@@ -1,4 +1,5 @@
-"""A stream batch as people ask for it: said to be approximate, steered without losing a picture, replayed to the same bits."""
+"""A stream batch as people ask for it: said to be approximate, steered without losing a picture, replayed to
+the same bits."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ import pytest
 
 from millstream.engine.staggered import staggered_stream
 from millstream.session.journal import read_journal
-from tests.unit.cli.test_cli import TINY, frames_of, millstream
+from tests.unit.commands.test_cli import TINY, frames_of, millstream
 from tests.unit.models_for_tests import tiny_engine
 
 pytestmark = pytest.mark.slow
 
-ASKED = [*TINY, "--window", 9, "--steps", "1000,750,500,250"]
+ASKED = [*TINY, "--window", 9, "--steps", "1000,750,500,250", "--experimental"]
 STEERED = [
     {"chunk": 1, "type": "seed", "seed": 7},
     {"chunk": 2, "type": "prompt", "prompt": "a storm", "mode": "recompute"},
@@ -25,7 +26,9 @@ STEERED = [
 ]
 
 
-def generated(folder: Path, *options: object, events: list[dict[str, object]] | None = None, chunks: int = 9) -> Path:
+def generated(
+    folder: Path, *options: object, events: list[dict[str, object]] | None = None, chunks: int = 9
+) -> Path:
     """The journal of a run, beside its clip."""
     timeline = folder / "events.json"
     timeline.write_text(json.dumps(events or []))
@@ -41,14 +44,22 @@ def digests(journal: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("depth", [2, 3])
-def test_a_steered_stream_batch_loses_no_chunk_and_replays_to_the_same_bits(tmp_path: Path, depth: int) -> None:
+def test_a_steered_stream_batch_loses_no_chunk_and_replays_to_the_same_bits(
+    tmp_path: Path, depth: int
+) -> None:
     journal = generated(tmp_path, "--stream-batch", depth, events=STEERED)
     found = read_journal(journal)
     assert found.header.stream_batch == depth
     frames = frames_of(tmp_path / "clip.mp4")
     assert len(frames) == 9 + 8 * 12
     assert [line.envelope.chunk_index for line in found.chunks] == list(range(len(found.chunks)))
-    assert [receipt.control_id for line in found.chunks for receipt in line.receipts] == ["c1", "c2", "c3", "c4", "c5"]
+    assert [receipt.control_id for line in found.chunks for receipt in line.receipts] == [
+        "c1",
+        "c2",
+        "c3",
+        "c4",
+        "c5",
+    ]
     code, said, _ = millstream("replay", journal, "--check", "--out", tmp_path / "again.mp4", "--quiet")
     assert (code, said.splitlines()[0]) == (0, "identical")
     assert np.array_equal(frames_of(tmp_path / "again.mp4"), frames)
@@ -66,7 +77,9 @@ def test_no_chunk_is_begun_that_is_not_shown() -> None:
 def test_it_is_said_once_that_it_is_approximate_and_it_is(tmp_path: Path) -> None:
     out = tmp_path / "clip.mp4"
     said = {
-        depth: millstream("generate", *ASKED, "--chunks", 4, "--stream-batch", depth, "--out", out, "--overwrite")[2]
+        depth: millstream(
+            "generate", *ASKED, "--chunks", 4, "--stream-batch", depth, "--out", out, "--overwrite"
+        )[2]
         for depth in (1, 2)
     }
     assert said[1] == ""

@@ -1,4 +1,5 @@
-"""A VAE on devices of its own gives the pictures it gives at home, and what it cannot do is refused before it is loaded."""
+"""A VAE on devices of its own gives the pictures it gives at home, and what it cannot do is refused before it
+is loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from millstream.engine import snapshot
 from millstream.engine.engine import Engine
 from millstream.engine.replay import differences
 from millstream.session.feed import LiveFeed
-from tests.unit.cli.test_cli import TINY, millstream
+from tests.unit.commands.test_cli import TINY, millstream
 from tests.unit.models_for_tests import SMALL, pictures, tiny_engine
 from tests.unit.session.test_session import moving_square
 
@@ -22,11 +23,19 @@ pytestmark = pytest.mark.slow
 
 
 def split_engine(tiles: int = 2, speed: Speed = PLAIN) -> Engine:
-    return Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32", vae_devices=["cpu"] * tiles, speed=speed)
+    return Engine(
+        "wan-tiny",
+        weights="random:3",
+        device="cpu",
+        dtype="float32",
+        vae_devices=["cpu"] * tiles,
+        speed=speed,
+    )
 
 
 def test_pictures_that_several_devices_share_are_the_same_to_rounding() -> None:
-    found, expected = pictures(split_engine(4, Speed(decoder=True))), pictures(tiny_engine())
+    found = pictures(split_engine(4, Speed(decoder=True)))
+    expected = pictures(tiny_engine())
     assert found.std() > 1, "there is something to see"
     assert abs(found - expected).max() <= 1
 
@@ -41,7 +50,8 @@ def test_an_input_and_decoded_anchors_go_through_it_too() -> None:
 
 
 def test_a_saved_session_goes_on_over_as_many_tiles_and_is_refused_over_others(tmp_path: Path) -> None:
-    engine, path = split_engine(4, Speed(decoder=True)), tmp_path / "saved.safetensors"
+    engine = split_engine(4, Speed(decoder=True))
+    path = tmp_path / "saved.safetensors"
     fingerprint = engine.fingerprint()
     assert fingerprint == tiny_engine().fingerprint(), "the weights are the same, wherever they are"
     frames = list(moving_square(45))  # 9 for the first chunk, then 12 for each
@@ -53,7 +63,10 @@ def test_a_saved_session_goes_on_over_as_many_tiles_and_is_refused_over_others(t
     for frame in frames[21:]:
         feed.push(frame)
     again = snapshot.revive(snapshot.read(path, engine, fingerprint), engine, "again", feed=feed)
-    assert all(np.array_equal(*pair) for pair in zip((chunk.frames for chunk in again.stream(2)), expected, strict=True))
+    assert all(
+        np.array_equal(*pair)
+        for pair in zip((chunk.frames for chunk in again.stream(2)), expected, strict=True)
+    )
     with pytest.raises(SnapshotError, match="decoder"):
         snapshot.read(path, tiny_engine(), fingerprint)
 
@@ -89,7 +102,10 @@ MISTAKES = {
     "unknown": (["--vae-devices", "tpu"], "use auto, cpu, cuda or cuda:N"),
     "absent": (["--vae-devices", "cpu,cuda:77"], "use --vae-devices cpu"),
     "empty": (["--vae-devices", ""], "use auto, cpu, cuda or cuda:N"),
-    "more tiles than cells": (["--vae-devices", ",".join(["cpu"] * 7)], "2x4 latent cells do not make 7 tiles"),
+    "more tiles than cells": (
+        ["--vae-devices", ",".join(["cpu"] * 7)],
+        "2x4 latent cells do not make 7 tiles",
+    ),
     "a VAE that has no tiles": (["--model", "brook", "--vae-devices", "cpu,cpu"], "give it one device"),
 }
 
@@ -111,7 +127,10 @@ def test_a_mistake_is_refused_in_one_line_before_anything_is_loaded(
 
 def test_a_server_refuses_the_same_before_it_listens(tmp_path: Path) -> None:
     model = ["--model", "wan-tiny", "--weights", "random", "--data", tmp_path / "data"]
-    for asked, fix in (("cuda:77", "use --vae-devices cpu"), (",".join(["cpu"] * 99), "latent cells do not make 99 tiles")):
+    for asked, fix in (
+        ("cuda:77", "use --vae-devices cpu"),
+        (",".join(["cpu"] * 99), "latent cells do not make 99 tiles"),
+    ):
         code, _, errors = millstream("serve", *model, "--vae-devices", asked)
         assert (code, len(errors.strip().splitlines())) == (2, 1), errors
         assert fix in errors

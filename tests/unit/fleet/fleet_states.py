@@ -1,6 +1,8 @@
-"""People, replicas and machines at random around a fleet's policy, and a second book kept from its decisions alone.
+"""People, replicas and machines at random around a fleet's policy, and a second book kept from its decisions
+alone.
 
-Whatever happens, nobody is promised more than a replica has, everybody is somewhere, positions are true and quotas hold.
+Whatever happens, nobody is promised more than a replica has, everybody is somewhere, positions are true and
+quotas hold.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from millstream.core.keys import Key
 from millstream.fleet.policy.fleet_policy import FleetPolicy
 from millstream.fleet.policy.types import (
     Decision,
@@ -24,9 +27,19 @@ from millstream.fleet.policy.types import (
     StartReplica,
     StopReplica,
 )
-from millstream.server.access.keys import Key
 from millstream.serving.admission_types import Queued, Refused
-from tests.unit.fleet.small_fleets import LARGE, MAX_WAITING, MEMORY, OTHER, PACES, QUOTA, SHARE, SMALL, a_replica, a_request
+from tests.unit.fleet.small_fleets import (
+    LARGE,
+    MAX_WAITING,
+    MEMORY,
+    OTHER,
+    PACES,
+    QUOTA,
+    SHARE,
+    SMALL,
+    a_replica,
+    a_request,
+)
 
 PERSON = st.fixed_dictionaries(
     {},
@@ -51,9 +64,13 @@ class FleetStates(RuleBasedStateMachine):
             Pool(name="wan", model="wan", minimum=1, maximum=2, surge=0, idle_s=20, start_s=10),
         ]
         self.policy = FleetPolicy(
-            pools, keys={"team": Key(name="team", max_sessions=QUOTA)}, placement=placement, max_waiting=MAX_WAITING
+            pools,
+            keys={"team": Key(name="team", max_sessions=QUOTA)},
+            placement=placement,
+            max_waiting=MAX_WAITING,
         )
-        self.now, self.number = 0.0, 0
+        self.now = 0.0
+        self.number = 0
         self.asked: dict[str, FleetRequest] = {}
         self.at: dict[str, str | None] = {}
         """Where each session is, by the decisions; None in line."""
@@ -107,7 +124,7 @@ class FleetStates(RuleBasedStateMachine):
         session = data.draw(st.sampled_from(sorted(self.asked)))
         line = self.line()
         self.forget(session)
-        self.follow(self.policy.left(session, self.now), line)
+        self.follow(self.policy.on_session_left(session, self.now), line)
 
     @precondition(lambda self: self.starting)
     @rule(data=st.data(), seconds=st.sampled_from([0.1, 0.3, 0.5]), fails=st.integers(0, 6))
@@ -149,7 +166,8 @@ class FleetStates(RuleBasedStateMachine):
     @rule(data=st.data(), ends=st.sampled_from(["well", "well", "badly", "lost"]))
     def end_move(self, data: st.DataObject, ends: str) -> None:
         session = data.draw(st.sampled_from(sorted(self.moving)))
-        line, target = self.line(), self.moving.pop(session)
+        line = self.line()
+        target = self.moving.pop(session)
         if ends == "well":
             self.at[session] = target
             self.yielding.discard(session)
@@ -176,7 +194,9 @@ class FleetStates(RuleBasedStateMachine):
         session, target = (data.draw(st.sampled_from(sorted(names))) for names in (self.asked, self.replicas))
         self.follow(self.policy.move(session, target, self.now), None)
 
-    @precondition(lambda self: any(place and session not in self.moving for session, place in self.at.items()))
+    @precondition(
+        lambda self: any(place and session not in self.moving for session, place in self.at.items())
+    )
     @rule(data=st.data())
     def decline(self, data: st.DataObject) -> None:
         here = sorted(session for session, place in self.at.items() if place and session not in self.moving)
@@ -185,7 +205,7 @@ class FleetStates(RuleBasedStateMachine):
         self.yielding.discard(session)
         if session in self.restored:
             self.lost.add(session)
-        self.follow(self.policy.declined(session, self.now), None)
+        self.follow(self.policy.on_declined(session, self.now), None)
 
     @rule(pool=st.sampled_from(["brook", "wan"]), version=st.sampled_from(["1", "2"]))
     def deploy(self, pool: str, version: str) -> None:
@@ -220,15 +240,21 @@ class FleetStates(RuleBasedStateMachine):
         return lines
 
     def follow(self, decisions: list[Any], line: dict[str, list[str]] | None) -> None:
-        """Do as is decided, and look at each. `line` is who stood there before: from it people come in their order."""
-        queues = {model: [name for name in names if name in self.asked] for model, names in (line or {}).items()}
-        outer, self.following = self.following, True
+        """Do as is decided, and look at each. `line` is who stood there before: from it people come in their
+        order."""
+        queues = {
+            model: [name for name in names if name in self.asked] for model, names in (line or {}).items()
+        }
+        outer = self.following
+        self.following = True
         for decision in decisions:
             session = getattr(decision, "session_id", "")
             for names in queues.values():
                 if session in names and isinstance(decision, Place | Refused):
                     new = [name for name in names if name not in self.lost and self.could_go(name)]
-                    assert isinstance(decision, Refused) or session in self.lost or session == new[0], "nobody overtakes"
+                    assert isinstance(decision, Refused) or session in self.lost or session == new[0], (
+                        "nobody overtakes"
+                    )
                     names.remove(session)
             self.do(decision)
             if isinstance(decision, Place):
@@ -238,11 +264,17 @@ class FleetStates(RuleBasedStateMachine):
 
     def do(self, decision: Decision) -> None:
         if isinstance(decision, Place):
-            assert decision.restore == (decision.session_id in self.lost) or decision.session_id in self.moving
+            assert (
+                decision.restore == (decision.session_id in self.lost) or decision.session_id in self.moving
+            )
             if decision.session_id in self.moving:
                 self.yielding.discard(decision.session_id)
-                assert self.moving.pop(decision.session_id) == decision.replica_id, "it comes back where it was going"
-                self.at[decision.session_id] = decision.replica_id  # promised when it began to move, however slow it is now
+                assert self.moving.pop(decision.session_id) == decision.replica_id, (
+                    "it comes back where it was going"
+                )
+                self.at[decision.session_id] = (
+                    decision.replica_id
+                )  # promised when it began to move, however slow it is now
             else:
                 assert self.at[decision.session_id] is None
                 assert decision.replica_id not in self.draining, "it takes nobody more"
@@ -267,11 +299,16 @@ class FleetStates(RuleBasedStateMachine):
 
     def on(self, replica: str) -> list[FleetRequest]:
         there = {session for session, place in self.at.items() if place == replica}
-        return [self.asked[session] for session in there | {each for each, to in self.moving.items() if to == replica}]
+        return [
+            self.asked[session]
+            for session in there | {each for each, to in self.moving.items() if to == replica}
+        ]
 
     def could_go(self, session: str) -> list[str]:
-        """Replicas that take people and have room for it when they are empty; a strict one only where its rate can be kept."""
-        request, names = self.asked[session].request, list[str]()
+        """Replicas that take people and have room for it when they are empty; a strict one only where its
+        rate can be kept."""
+        request = self.asked[session].request
+        names = list[str]()
         for name, replica in self.replicas.items():
             if request.geometry not in replica.chunk_s or request.memory_bytes > replica.room.memory_bytes:
                 continue
@@ -287,8 +324,9 @@ class FleetStates(RuleBasedStateMachine):
         return room.is_open
 
     def promises(self, name: str, *, came_back: bool = False) -> bool:
-        """By the definition: each chunk's share of its playing time, and a chunk that has just begun, on top of each other.
-        Where somebody `came_back`, those that yield count as a quarter of their rate, and everybody else whole."""
+        """By the definition: each chunk's share of its playing time, and a chunk that has just begun, on top
+        of each other. Where somebody `came_back`, those that yield count as a quarter of their rate, and
+        everybody else whole."""
         replica = self.replicas[name]
         asked = [each.request for each in self.on(name)]
         if sum(request.memory_bytes for request in asked) > replica.room.memory_bytes:
@@ -296,17 +334,28 @@ class FleetStates(RuleBasedStateMachine):
         if len(asked) < 2:
             return True
         slower = {each.session_id for each in asked if came_back and each.session_id in self.yielding}
-        rates = {each.session_id: 0.25 if each.session_id in slower and each.rate != "strict" else 1.0 for each in asked}
-        costs = [(replica.chunk_s[each.geometry], each.pace) for each in asked if each.session_id not in slower]
+        rates = {
+            each.session_id: 0.25 if each.session_id in slower and each.rate != "strict" else 1.0
+            for each in asked
+        }
+        costs = [
+            (replica.chunk_s[each.geometry], each.pace) for each in asked if each.session_id not in slower
+        ]
         shares = [seconds / min(pace.media_s, pace.window_s) for seconds, pace in costs]
         for _, pace in costs:
-            urgent = sum(share for share, (_, other) in zip(shares, costs, strict=True) if other.window_s <= pace.window_s)
+            urgent = sum(
+                share
+                for share, (_, other) in zip(shares, costs, strict=True)
+                if other.window_s <= pace.window_s
+            )
             begun = max((seconds for seconds, other in costs if other.window_s > pace.window_s), default=0.0)
             if urgent + begun / pace.window_s > 1 + 1e-9:
                 return False
         paces = {each.session_id: each.pace.at(rates[each.session_id] * each.pace.fps) for each in asked}
         windows = {name: min(pace.media_s, pace.window_s) for name, pace in paces.items()}
-        return sum(replica.chunk_s[each.geometry] / windows[each.session_id] for each in asked) <= SHARE + 1e-9
+        return (
+            sum(replica.chunk_s[each.geometry] / windows[each.session_id] for each in asked) <= SHARE + 1e-9
+        )
 
     @invariant()
     def everybody_is_somewhere(self) -> None:
@@ -333,7 +382,9 @@ class FleetStates(RuleBasedStateMachine):
         if not hasattr(self, "policy"):
             return
         metrics = self.policy.metrics(self.now)
-        assert sum(pool.sessions for pool in metrics.pools.values()) == sum(place is not None for place in self.at.values())
+        assert sum(pool.sessions for pool in metrics.pools.values()) == sum(
+            place is not None for place in self.at.values()
+        )
         assert sum(pool.ready for pool in metrics.pools.values()) == len(self.replicas)
         assert sum(pool.starting for pool in metrics.pools.values()) == len(self.starting)
         for name, pool in metrics.pools.items():
@@ -350,6 +401,6 @@ class FleetStates(RuleBasedStateMachine):
             session = min(session for session, place in self.at.items() if place is not None)
             line = self.line()
             self.forget(session)
-            self.follow(self.policy.left(session, self.now), line)
+            self.follow(self.policy.on_session_left(session, self.now), line)
         for session in self.at:
             assert not self.could_go(session), "nobody waits for a replica that is empty"

@@ -32,9 +32,12 @@ def a_runner(policy: FleetPolicy) -> DecisionRunner:
     return DecisionRunner(cast(Any, None), policy, cast(Any, None), links, FleetNotes())
 
 
-def test_a_move_whose_target_died_does_not_end_the_one_that_came_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_whose_target_died_does_not_end_the_one_that_came_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def walk() -> None:
-        policy, moves = a_fleet(3, placement="pack"), Moves()
+        policy = a_fleet(3, placement="pack")
+        moves = Moves()
         monkeypatch.setattr(decision_runner, "hand_on", moves.hand_on)
         runner = a_runner(policy)
         assert places(policy, "a") == ["r2"]

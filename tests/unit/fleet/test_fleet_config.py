@@ -20,8 +20,14 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_the_example_of_the_page_can_be_used_and_names_every_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (example,) = (text for text in re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL) if "max-waiting" in text)
+def test_the_example_of_the_page_can_be_used_and_names_every_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (example,) = (
+        text
+        for text in re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+        if "max-waiting" in text
+    )
     monkeypatch.setenv("STUDIO_KEY", "a-secret-of-theirs")
     config = read_fleet(written(tmp_path, example))
     spelled = {name.replace("-", "_") for name in re.findall(r"^(?:# )?([a-z-]+) = ", example, re.MULTILINE)}
@@ -33,7 +39,9 @@ def test_the_example_of_the_page_can_be_used_and_names_every_field(tmp_path: Pat
 def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
     config = read_fleet(written(tmp_path, SMALL))
     assert (config.table, config.keyring) == (FleetTable(), None)
-    assert [(pool.name, pool.model, pool.minimum, pool.maximum) for pool in config.pools] == [("brook", "brook", 1, 1)]
+    assert [(pool.name, pool.model, pool.minimum, pool.maximum) for pool in config.pools] == [
+        ("brook", "brook", 1, 1)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -44,8 +52,14 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
         ("placement = 'pile'\n" + SMALL, "line 1, placement: invalid enum value 'pile'"),
         (SMALL + "gpu = 1", "line 3, replicas.brook.gpu: no such field; did you mean gpus?"),
         (SMALL + "maximum = 0", "line 3, replicas.brook.maximum: expected `int` >= 1"),
-        (SMALL + "minimum = 2", "line 1, replicas.brook: need 0 or more replicas at least and 1 or more at most, got 2 to 1"),
-        (SMALL + "topology = 'front+tp2'\ngpus = 2", "replicas.brook: topology front+tp2 needs 3 GPUs, gpus says 2"),
+        (
+            SMALL + "minimum = 2",
+            "line 1, replicas.brook: need 0 or more replicas at least and 1 or more at most, got 2 to 1",
+        ),
+        (
+            SMALL + "topology = 'front+tp2'\ngpus = 2",
+            "replicas.brook: topology front+tp2 needs 3 GPUs, gpus says 2",
+        ),
         (SMALL + "topology = 'ring'", "replicas.brook: topology must be local, tpN"),
         ("[replicas.brook]\ngpus = 1", "line 1, replicas.brook: model is missing"),
         (SMALL + "[keys.a]\nkey = 'short'", "keys.a: an API key must have 8 to 256"),
@@ -70,9 +84,13 @@ def test_too_few_gpus_are_said_per_node(tmp_path: Path) -> None:
     big = SMALL + "topology = 'front+tp2'\ngpus = 3\nminimum = 2\nmaximum = 4\n"
     config = read_fleet(written(tmp_path, big))
     check_gpus(config, {"a": 4, "b": 3})
-    with pytest.raises(DeviceError, match=r"front\+tp2 needs 3 GPUs on one node and a has 2, b has 1: choose a smaller"):
+    with pytest.raises(
+        DeviceError, match=r"front\+tp2 needs 3 GPUs on one node and a has 2, b has 1: choose a smaller"
+    ):
         check_gpus(config, {"a": 2, "b": 1})
-    with pytest.raises(DeviceError, match=r"minimum is 2 and GPUs suffice for 1 beside .* a has 5: lower a minimum or add"):
+    with pytest.raises(
+        DeviceError, match=r"minimum is 2 and GPUs suffice for 1 beside .* a has 5: lower a minimum or add"
+    ):
         check_gpus(config, {"a": 5})
     with pytest.raises(DeviceError, match="there are no nodes"):
         check_gpus(config, {})

@@ -10,14 +10,25 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from millstream.core.errors import ConfigError
+from millstream.core.keys import Key
 from millstream.fleet.policy.fleet_policy import FleetPolicy
+from millstream.fleet.policy.placement_table import PATIENCE_S, line_place
 from millstream.fleet.policy.types import Decision, Move, Place, Pool, StartReplica, StopReplica
-from millstream.fleet.policy.waiting_line import PATIENCE_S, line_place
-from millstream.server.access.keys import Key
 from millstream.serving.admission import Admission
 from millstream.serving.admission_types import Admitted, Queued, Refused
 from tests.unit.fleet.fleet_states import FleetStates
-from tests.unit.fleet.small_fleets import LARGE, MEMORY, OTHER, PACES, SMALL, a_fleet, a_replica, a_request, of_kind, places
+from tests.unit.fleet.small_fleets import (
+    LARGE,
+    MEMORY,
+    OTHER,
+    PACES,
+    SMALL,
+    a_fleet,
+    a_replica,
+    a_request,
+    of_kind,
+    places,
+)
 
 # --- one question, one answer
 
@@ -39,7 +50,7 @@ def test_the_line_is_one_for_the_whole_fleet_and_its_positions_go_down() -> None
     policy = a_fleet()
     places(policy, "a", "b", "c", "d", "e", "f")
     assert [(each.session_id, each.position) for each in policy.waiting(0.0)] == [("e", 1), ("f", 2)]
-    assert policy.left("a", 60.0) == [Place(session_id="e", replica_id="r1")]
+    assert policy.on_session_left("a", 60.0) == [Place(session_id="e", replica_id="r1")]
     (last,) = policy.waiting(60.0)
     assert (last.session_id, last.position, last.expected_wait_s) == ("f", 1, 15.0)
 
@@ -66,7 +77,10 @@ def test_one_who_stood_in_the_line_of_a_gateway_that_is_gone_stands_where_it_sto
     [
         (a_request("x", OTHER), "no replica of this fleet runs wan; it has brook"),
         (a_request("x", memory_bytes=MEMORY + 1), "no replica is large enough: needs"),
-        (a_request("x", rate="strict", pace=PACES[0].at(240)), "no replica is large enough: needs 6.00 of the device"),
+        (
+            a_request("x", rate="strict", pace=PACES[0].at(240)),
+            "no replica is large enough: needs 6.00 of the device",
+        ),
         (a_request("x", may_wait=False), "all replicas are full: try again later"),
         (a_request("x", key="team"), "max-sessions of the key 'team' is 2, and all are open; end one first"),
     ],
@@ -89,7 +103,9 @@ def test_a_full_line_refuses() -> None:
 
 
 SIZES = st.lists(
-    st.tuples(st.sampled_from([SMALL, LARGE]), st.sampled_from(PACES), st.sampled_from([1, 3])), min_size=1, max_size=9
+    st.tuples(st.sampled_from([SMALL, LARGE]), st.sampled_from(PACES), st.sampled_from([1, 3])),
+    min_size=1,
+    max_size=9,
 )
 
 
@@ -120,7 +136,7 @@ def test_replicas_are_started_for_those_who_wait_and_given_back_when_nobody_need
     policy.replica_ready(a_replica("r2"), 60.0)
     assert policy.waiting(60.0) == ()
     for name in "abc":
-        policy.left(name, 70.0)
+        policy.on_session_left(name, 70.0)
     decisions: list[Decision] = []
     for now in range(70, 1500, 10):
         decisions += policy.scale(float(now))
@@ -166,7 +182,10 @@ def test_a_start_that_fails_is_tried_again_later_each_time() -> None:
 def test_a_deploy_replaces_every_replica_one_by_one_and_cuts_nobody_off(surge: int) -> None:
     policy = a_fleet(3, pool={"minimum": 3, "maximum": 3, "surge": surge})
     places(policy, "a", "b", "c")
-    todo, now, most, number = policy.deploy("brook", "2", 0.0), 0.0, 3, 3
+    todo = policy.deploy("brook", "2", 0.0)
+    now = 0.0
+    most = 3
+    number = 3
     while todo or policy.metrics(now).pools["brook"].draining or now < 100:
         now += 1.0
         following: list[Decision] = policy.scale(now)
@@ -190,7 +209,7 @@ def test_a_deploy_replaces_every_replica_one_by_one_and_cuts_nobody_off(surge: i
 def test_money_and_stream_hours_are_those_of_the_clock() -> None:
     policy = a_fleet(2, pool={"dollars_per_hour": 3.0})
     places(policy, "a", "b")
-    policy.left("a", 1800.0)
+    policy.on_session_left("a", 1800.0)
     pool = policy.metrics(3600.0).pools["brook"]
     assert (pool.replica_hours, pool.dollars, pool.stream_hours) == (2.0, 6.0, 1.5)
 
@@ -238,4 +257,6 @@ def test_the_second_book_lets_a_strict_one_wait_where_its_rate_cannot_be_kept() 
 
 
 def test_whatever_people_and_machines_do_promises_positions_and_quotas_hold() -> None:
-    run_state_machine_as_test(FleetStates, settings=settings(max_examples=50, stateful_step_count=50, deadline=None))
+    run_state_machine_as_test(
+        FleetStates, settings=settings(max_examples=50, stateful_step_count=50, deadline=None)
+    )

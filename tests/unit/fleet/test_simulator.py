@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
+from millstream.commands.main import app
 from millstream.core.errors import TraceError
 from millstream.fleet.day import Day, PoolKind, _arrivals, simulate
 from millstream.fleet.policy.types import Pool
@@ -30,7 +30,9 @@ TIMES = Times(start_s=60, move_s=2, restore_s=8, scale_every_s=10)
 def a_kind(**changes: Any) -> PoolKind:
     """Five sessions on a replica."""
     pool = Pool(**(dict(name="brook", model="brook", minimum=1, maximum=20, dollars_per_hour=2.0) | changes))
-    return PoolKind(pool=pool, room=AdmissionConfig(memory_bytes=SLOTS), request=a_request("").request, chunk_s=0.02)
+    return PoolKind(
+        pool=pool, room=AdmissionConfig(memory_bytes=SLOTS), request=a_request("").request, chunk_s=0.02
+    )
 
 
 def erlang_c(servers: int, load: float) -> float:
@@ -79,14 +81,23 @@ def test_more_warm_replicas_cost_more_and_fewer_wait() -> None:
 
 
 def a_trace() -> FleetTrace:
-    """Of a fleet that was simulated, as if it had been recorded: three replicas, one of them killed, one drained."""
+    """Trace of a fleet that was simulated, as if it had been recorded: three replicas, one of them killed,
+    one drained."""
     day = Day(sessions=14, night=1.0, stay_s=200, patience_s=300, seconds=3600, **CALM)  # type: ignore[arg-type]
     kind = a_kind(minimum=3, maximum=3)
     lives = [
         ReplicaLife(
-            replica_id=f"r{n}", pool="brook", node="a", room=kind.room, ready_at=at, killed_at=killed, chunk_s=[(SMALL, 0.02)]
+            replica_id=f"r{n}",
+            pool="brook",
+            node="a",
+            room=kind.room,
+            ready_at=at,
+            killed_at=killed,
+            chunk_s=[(SMALL, 0.02)],
         )
-        for n, (at, killed) in enumerate([(0.0, None), (0.0, 1000.0), (0.0, None), (1060.0, None), (2070.0, None)])
+        for n, (at, killed) in enumerate(
+            [(0.0, None), (0.0, 1000.0), (0.0, None), (1060.0, None), (2070.0, None)]
+        )
     ]
     return FleetTrace(
         seconds=3600.0,
@@ -115,7 +126,9 @@ def test_a_recorded_fleet_is_run_again_to_what_was_recorded(tmp_path: Path) -> N
         misses=outcome.misses,
     )
     path = tmp_path / "trace.json"
-    write_trace(FleetTrace(**{name: getattr(trace, name) for name in trace.__struct_fields__} | {"seen": seen}), path)
+    write_trace(
+        FleetTrace(**{name: getattr(trace, name) for name in trace.__struct_fields__} | {"seen": seen}), path
+    )
     again = read_trace(path)
     assert [row.off for row in compared(again, simulate_trace(again))] == [0.0] * 6
     done = CliRunner().invoke(app, ["plan", "fleet", str(path), "--json"])
@@ -123,7 +136,8 @@ def test_a_recorded_fleet_is_run_again_to_what_was_recorded(tmp_path: Path) -> N
 
 
 def test_a_real_fleet_of_three_replicas_comes_out_on_paper_as_it_was_recorded() -> None:
-    """`python -m benchmarks.fleet --trace`: 30 people in two minutes on a busy machine, a replica killed and one drained."""
+    """`python -m benchmarks.fleet --trace`: 30 people in two minutes on a busy machine, a replica killed and
+    one drained."""
     trace = read_trace(RECORDED)
     assert len(trace.seen.waits_s) == 30
     assert min(sum(trace.seen.waits_s), trace.seen.moves, trace.seen.restored, trace.seen.misses) > 0
@@ -131,7 +145,9 @@ def test_a_real_fleet_of_three_replicas_comes_out_on_paper_as_it_was_recorded() 
     assert max(off.values()) <= 0.15, off
 
 
-@pytest.mark.parametrize(("text", "said"), [("{}", "is not a fleet's trace: Object missing"), ("", "is not a fleet's trace")])
+@pytest.mark.parametrize(
+    ("text", "said"), [("{}", "is not a fleet's trace: Object missing"), ("", "is not a fleet's trace")]
+)
 def test_what_is_not_a_trace_is_one_line(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "trace.json").write_text(text)
     with pytest.raises(TraceError, match=said):
@@ -142,7 +158,17 @@ def test_a_fleet_is_planned_from_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(
         "[replicas.brook]\nmodel = 'brook'\ngpus = 1\nmaximum = 9\nserve = { size = '128x128' }"
     )
-    call = ["plan", "fleet", str(tmp_path / "fleet.toml"), "--gpus", "L4", "--sessions", "100", "--hours", "1"]
+    call = [
+        "plan",
+        "fleet",
+        str(tmp_path / "fleet.toml"),
+        "--gpus",
+        "L4",
+        "--sessions",
+        "100",
+        "--hours",
+        "1",
+    ]
     done = CliRunner().invoke(app, [*call, "--json"])
     numbers = json.loads(done.output)
     assert numbers["placed"] == numbers["people who came"] > 30

@@ -1,4 +1,5 @@
-"""A chunk that takes too long is cut between two model calls: its session ends with the reason, everybody else goes on."""
+"""A chunk that takes too long is cut between two model calls: its session ends with the reason, everybody
+else goes on."""
 
 from __future__ import annotations
 
@@ -51,11 +52,14 @@ def test_a_brake_cuts_what_takes_longer_than_it_may_and_everything_once_it_is_pu
         brake.check()
 
 
-def test_a_chunk_that_takes_too_long_ends_its_session_and_nobody_elses(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_that_takes_too_long_ends_its_session_and_nobody_elses(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with running(engine) as service:
         times = service.table.admission.times = SteadyTimes()
         times.add(geometry(engine.spec, config(engine)), 0.001)
-        good, huge = Owner(), Owner()
+        good = Owner()
+        huge = Owner()
         service.open(request(engine, "good"), good)
         service.watch("good")
         good.digests(1)
@@ -69,10 +73,14 @@ def test_a_chunk_that_takes_too_long_ends_its_session_and_nobody_elses(engine: E
         assert "huge" not in engine.generator.caches
 
 
-def test_a_stop_cuts_a_long_chunk_and_everybody_is_told(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_cuts_a_long_chunk_and_everybody_is_told(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("millstream.serving.service.GRACE_S", 0.1)
     slow: StreamConfig = config(engine, height=256, width=256)
-    service = Service(engine, admission=AdmissionConfig(memory_bytes=10 * BYTES), session_bytes=lambda config: BYTES)
+    service = Service(
+        engine, admission=AdmissionConfig(memory_bytes=10 * BYTES), session_bytes=lambda config: BYTES
+    )
     service.start(warm_up=[config(engine)])
     owner = Owner()
     assert service.ready.wait(20)

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
 import msgspec
 import pytest
 import torch
 
+from millstream.core.controls import SetPrompt
 from millstream.core.envelope import Envelope
 from millstream.core.errors import EnvelopeRefused
+from millstream.core.presets import MODELS
+from millstream.models.sampler import Call, FlowModel
+from millstream.ops.noise import COMMIT_STEP, gaussian
+from millstream.ops.rope import Phases, frame_phases
 from millstream.wire.local import LocalTransport
 from millstream.wire.parcel import Parcel, digest
 from tests.unit.models_for_tests import tiny_engine
 from tests.unit.one_chunk import plan_chunk, submit
+
+HEAD_WIDTH = MODELS["wan-tiny"].dit.head_width
 
 
 def first_parcel(**changes: object) -> Parcel:
@@ -68,8 +76,13 @@ def test_a_skipped_chunk_and_another_window_are_noticed() -> None:
     session = engine.session("sea", height=16, width=32)
     next(session.stream(1))
     parcel = plan_chunk(session)
-    for changes, reason in ((dict(start_frame=9), "its cache ends at 2"), (dict(window=12), "another window")):
-        result = engine.generator.run(replace(parcel, envelope=msgspec.structs.replace(parcel.envelope, **changes))).result
+    for changes, reason in (
+        (dict(start_frame=9), "its cache ends at 2"),
+        (dict(window=12), "another window"),
+    ):
+        result = engine.generator.run(
+            replace(parcel, envelope=msgspec.structs.replace(parcel.envelope, **changes))
+        ).result
         assert not result.ok
         assert reason in result.error
     assert engine.generator.run(parcel).result.ok, "the refused ones changed nothing"
@@ -78,7 +91,8 @@ def test_a_skipped_chunk_and_another_window_are_noticed() -> None:
 def test_a_result_echoes_its_envelope_and_counts_its_calls() -> None:
     parcel = first_parcel()
     delivery = tiny_engine().generator.run(parcel)
-    result, envelope = delivery.result, parcel.envelope
+    result = delivery.result
+    envelope = parcel.envelope
     assert result.ok
     assert result.observed_calls == envelope.expected_calls == 3
     assert (result.call_id, result.session_id, result.end_frame) == (envelope.call_id, envelope.session_id, 3)
@@ -95,7 +109,9 @@ def test_recompute_without_context_is_refused_before_it_is_sent() -> None:
 def test_an_envelope_survives_json_and_ignores_unknown_fields() -> None:
     envelope = first_parcel().envelope
     encoded = msgspec.json.decode(msgspec.json.encode(envelope))
-    assert msgspec.json.decode(msgspec.json.encode(encoded | {"from_the_future": 1}), type=Envelope) == envelope
+    assert (
+        msgspec.json.decode(msgspec.json.encode(encoded | {"from_the_future": 1}), type=Envelope) == envelope
+    )
 
 
 def test_digests_tell_bits_shapes_and_dtypes_apart() -> None:
@@ -113,3 +129,60 @@ def test_latents_that_are_not_finite_are_an_error_and_no_picture() -> None:
     delivery = tiny_engine().generator.run(spoilt)
     assert delivery.latents_out is None
     assert delivery.result.error == "chunk 0 came out with latents that are not finite; try --dtype float32"
+
+
+def seen_of_phase(phase: str, parcel: Parcel) -> list[tuple[Call, Phases]]:
+    """The model calls of one phase that a parcel makes, with the phases that its frames had then."""
+    seen = list[tuple[Call, Phases]]()
+    answered_by = Call.answered_by
+
+    def note(call: Call, model: FlowModel) -> torch.Tensor | None:
+        if call.phase == phase:
+            seen.append((call, call.memory.phases))
+        return answered_by(call, model)
+
+    with mock.patch.object(Call, "answered_by", note):
+        assert tiny_engine().generator.run(parcel).result.ok
+    return seen
+
+
+def test_a_commit_keeps_the_window_at_its_level_with_noise_of_its_own() -> None:
+    level = 300.0
+    parcel = first_parcel(context_noise=level)
+    envelope = parcel.envelope
+    with mock.patch.object(tiny_engine().generator, "commits", "at once"):
+        ((commit, _),) = seen_of_phase("commit", parcel)
+        clean = tiny_engine().generator.run(parcel).latents_out
+    assert clean is not None
+    noise = gaussian(
+        clean.shape,
+        seed=envelope.seed,
+        epoch=envelope.cache_epoch,
+        chunk=envelope.chunk_index,
+        step=COMMIT_STEP,
+    )
+    expected = 0.7 * clean + 0.3 * noise
+    assert torch.allclose(commit.latents_BFCYX, expected, atol=1e-6)
+    assert commit.level_BF.tolist() == [[level] * envelope.frames]
+
+
+def test_a_recompute_sees_the_sink_at_its_distance_from_the_chunk_that_follows() -> None:
+    """Not from the group of frames that happens to be read: the chunk's own queries meet the keys at that
+    distance."""
+    session = tiny_engine().session("sea", height=16, width=32, window=9, sink=2, positions="windowed")
+    for _ in session.stream(5):
+        pass
+    session.control(SetPrompt(prompt="storm", mode="recompute"))
+    parcel = plan_chunk(session)
+    envelope = parcel.envelope
+    sink = 2
+    window = 9
+    calls = seen_of_phase("recompute", parcel)
+    frames = list(envelope.context_indices)
+    assert frames[:sink] == [0, 1]
+    assert frames[sink] > sink, "the sink is far from the rest"
+    positions = [envelope.end_frame - window + slot for slot in range(sink)] + frames[sink:]
+    for number, (call, phases) in enumerate(calls):
+        here = positions[number * envelope.frames : (number + 1) * envelope.frames]
+        assert call.latents_BFCYX.shape[1] == len(here)
+        assert torch.allclose(phases.cos, frame_phases(torch.tensor(here), (1, 2), HEAD_WIDTH).cos, atol=1e-6)

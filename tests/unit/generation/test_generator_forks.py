@@ -24,7 +24,8 @@ from tests.unit.one_chunk import accept, plan_chunk
 
 SMALL = dict(height=16, width=32, window=6)
 STREAMS = {"plain": {}, "sink": dict(sink=2), "windowed": dict(sink=2, positions="windowed")}
-CHUNKS, PAST = 6, 3
+CHUNKS = 6
+PAST = 3
 
 
 @cache
@@ -38,8 +39,10 @@ def generator(commits: Commits = "later") -> Generator:
 
 @cache
 def parcels(stream: str, prompt: str = "hills") -> list[Parcel]:
-    """Of a session that changes its prompt and its bias after `PAST` chunks; before that, all are the same."""
-    session, made = engine().session("sea", seed=4, **SMALL, **STREAMS[stream]), []
+    """Parcels of a session that changes its prompt and its bias after `PAST` chunks; before that, all are
+    the same."""
+    session = engine().session("sea", seed=4, **SMALL, **STREAMS[stream])
+    made = []
     session.control(SetPrompt(prompt=prompt, mode="keep"), at_chunk=PAST)
     session.control(SetPrompt(prompt="rain", mode="recompute"), at_chunk=PAST + 1)
     session.control(SetKVBias(kv_bias=0.5), at_chunk=PAST + 2)
@@ -66,7 +69,9 @@ def named(parcel: Parcel, name: str) -> Parcel:
 
 def answer(maker: Generator, wanted: Sequence[Parcel]) -> list[str]:
     deliveries = maker.run_together(wanted)
-    assert all(delivery.result.ok for delivery in deliveries), [delivery.result.error for delivery in deliveries]
+    assert all(delivery.result.ok for delivery in deliveries), [
+        delivery.result.error for delivery in deliveries
+    ]
     return [digest(delivery.latents_out) for delivery in deliveries]
 
 
@@ -79,9 +84,10 @@ def test_branches_in_turns_give_what_each_gives_alone(stream: str, commits: Comm
     for name, future in futures.items():
         maker = generator(commits)
         run(maker, name, future[:PAST])
-        maker.settle_commit(name)  # as a fork does
+        maker.run_commit(name)  # as a fork does
         alone[name] = run(maker, name, future[PAST:])
-    maker, found = generator(commits), {"left": [], "right": [], "twin": []}
+    maker = generator(commits)
+    found = {"left": [], "right": [], "twin": []}
     run(maker, "left", futures["left"][:PAST])
     maker.fork("left", "right")
     maker.fork("right", "twin")
@@ -108,7 +114,8 @@ def test_a_fork_copies_nothing_and_what_is_held_is_counted_once() -> None:
 
 
 def test_a_branch_outlives_its_parent_and_a_new_epoch_of_it() -> None:
-    maker, future = generator(), parcels("plain")
+    maker = generator()
+    future = parcels("plain")
     whole = run(maker, "alone", future)
     run(maker, "one", future[:PAST])
     for name in ("second", "third"):
@@ -123,7 +130,8 @@ def test_a_branch_outlives_its_parent_and_a_new_epoch_of_it() -> None:
 
 @pytest.mark.slow
 def test_branches_that_share_calls_get_a_window_each() -> None:
-    maker, future = generator(), parcels("windowed")
+    maker = generator()
+    future = parcels("windowed")
     run(maker, "one", future[:PAST])
     maker.fork("one", "two")
     maker.fork("one", "three")
@@ -133,18 +141,23 @@ def test_branches_that_share_calls_get_a_window_each() -> None:
         assert relative_error(delivery.latents_out, alone.latents_out) < 1e-3
     rings = [maker.caches[name].ring for name in ("one", "two", "three")]
     assert rings[0].window is rings[2].window is not rings[1].window
-    sinks = {id(ring.sink_k): ring.sink_k.nbytes for ring in rings}
+    sinks = {id(ring.sink.k): ring.sink.k.nbytes for ring in rings}
     assert held_bytes(rings) == 2 * rings[1].window.num_bytes + maker.pages.bytes_in_use + sum(sinks.values())
 
 
 @pytest.mark.slow
 def test_a_branch_at_staggered_noise_levels_gets_a_window_of_its_own() -> None:
-    maker, future = generator("at once"), parcels("plain")
+    maker = generator("at once")
+    future = parcels("plain")
     expected = run(maker, "alone", future)[PAST:]
     run(maker, "one", future[:PAST])
     maker.fork("one", "two")
     batch = StreamBatch(maker, depth=1)
-    found = [digest(delivery.latents_out) for parcel in future[PAST:] for delivery in batch.push(named(parcel, "two"))]
+    found = [
+        digest(delivery.latents_out)
+        for parcel in future[PAST:]
+        for delivery in batch.push(named(parcel, "two"))
+    ]
     assert found == expected
     assert maker.caches["one"].ring.window is not maker.caches["two"].ring.window
     assert run(maker, "one", future[PAST:]) == expected
@@ -162,7 +175,8 @@ def test_what_cannot_be_forked_says_why() -> None:
 
 
 def test_a_branch_without_room_is_refused_and_the_others_go_on() -> None:
-    maker, future = generator(), parcels("plain")
+    maker = generator()
+    future = parcels("plain")
     whole = run(maker, "alone", future)
     run(maker, "one", future[:PAST])
     maker.fork("one", "two")
@@ -178,7 +192,9 @@ def test_a_branch_without_room_is_refused_and_the_others_go_on() -> None:
 
 @pytest.mark.parametrize("stream", STREAMS)
 def test_a_branch_that_was_moved_away_and_back_gives_the_same_bits(stream: str) -> None:
-    maker, future, elsewhere = generator(), parcels(stream), torch.device("cpu", 0)  # another device, to whoever compares
+    maker = generator()  # another device, to whoever compares
+    future = parcels(stream)
+    elsewhere = torch.device("cpu", 0)
     whole = run(maker, "alone", future)
     run(maker, "one", future[:PAST])
     maker.fork("one", "two")
@@ -193,7 +209,8 @@ def test_a_branch_that_was_moved_away_and_back_gives_the_same_bits(stream: str) 
 
 @torch.inference_mode()
 def test_a_saved_branch_holds_its_own_frames() -> None:
-    maker, future = generator(), parcels("plain")
+    maker = generator()
+    future = parcels("plain")
     run(maker, "one", future[:PAST])
     maker.fork("one", "two")
     before = {name: tensor.clone() for name, tensor in maker.caches["two"].ring.state().items()}

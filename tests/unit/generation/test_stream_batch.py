@@ -1,4 +1,5 @@
-"""One session's chunks at staggered noise levels: in order, never seeing the future, exact where only one is under way."""
+"""One session's chunks at staggered noise levels: in order, never seeing the future, exact where only one is
+under way."""
 
 from __future__ import annotations
 
@@ -23,9 +24,12 @@ SMALL = dict(height=16, width=32, window=9, steps=(1000, 750, 500, 250))
 def batched(
     engine: Engine, depth: int, chunks: int, controls: dict[int, object] | None = None, **changes: object
 ) -> list[Tensor]:
-    """Latents of a stream whose chunks are planned ahead as far as the batch is deep; shown where a control needs them."""
+    """Latents of a stream whose chunks are planned ahead as far as the batch is deep; shown where a control
+    needs them."""
     session = engine.session("sea", seed=4, **SMALL | changes)
-    batch, found, shown = StreamBatch(engine.generator, depth=depth), [], 0
+    batch = StreamBatch(engine.generator, depth=depth)
+    found = []
+    shown = 0
     for index in range(chunks):
         if controls and index in controls:
             session.control(controls[index])
@@ -41,7 +45,8 @@ def batched(
 
 
 def exact(engine: Engine, chunks: int) -> list[Tensor]:
-    session, found = engine.session("sea", seed=4, **SMALL), []
+    session = engine.session("sea", seed=4, **SMALL)
+    found = []
     for _ in range(chunks):
         delivery = engine.generator.run(plan_chunk(session))
         accept(session, delivery)
@@ -55,8 +60,11 @@ def test_a_depth_of_one_is_the_exact_stream_to_the_bit() -> None:
 
 
 def test_a_chunk_that_begins_early_is_only_nearly_what_it_would_be() -> None:
-    found, expected = batched(tiny_engine(), 2, 6), exact(tiny_engine(), 6)
-    assert torch.equal(found[0], expected[0]), "the first has nothing before it, and never sees what comes after"
+    found = batched(tiny_engine(), 2, 6)
+    expected = exact(tiny_engine(), 6)
+    assert torch.equal(found[0], expected[0]), (
+        "the first has nothing before it, and never sees what comes after"
+    )
     errors = [relative_error(*pair) for pair in zip(found[1:], expected[1:], strict=True)]
     assert all(error > 1e-4 for error in errors), errors
 
@@ -72,7 +80,9 @@ def test_a_chunk_never_sees_a_later_one() -> None:
     memory.place([9, 10, 11])
     memory.write(0, 100 * tokens[3], 100 * tokens[3])
     found = early.attend(0, tokens[2], tokens[2], tokens[2])
-    assert relative_error(found, attend(tokens[2], tokens[2], tokens[2])) < 1e-6, "chunk 1 has left, chunk 3 is hidden"
+    assert relative_error(found, attend(tokens[2], tokens[2], tokens[2])) < 1e-6, (
+        "chunk 1 has left, chunk 3 is hidden"
+    )
 
 
 def test_a_cut_and_a_switch_end_what_is_under_way_first() -> None:
@@ -86,7 +96,11 @@ def test_a_cut_and_a_switch_end_what_is_under_way_first() -> None:
 @pytest.mark.parametrize("depth", [2, 3])
 def test_a_chunk_of_fewer_steps_does_not_end_before_an_older_one(depth: int) -> None:
     """As when an input moves less and its noise is turned down."""
-    controls = {2: SetSteps(steps=(1000,)), 4: SetSteps(steps=(1000, 750, 500, 250)), 5: SetSteps(steps=(1000, 500))}
+    controls = {
+        2: SetSteps(steps=(1000,)),
+        4: SetSteps(steps=(1000, 750, 500, 250)),
+        5: SetSteps(steps=(1000, 500)),
+    }
     found = batched(tiny_engine(), depth, 7, controls)
     assert all(torch.isfinite(latents).all() for latents in found)
 
@@ -105,7 +119,8 @@ def test_a_commit_that_is_owed_is_made_before_a_stream_batch_begins() -> None:
     engine = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32")
     expected = exact(engine, 3)
     engine.generator.commits = "paired"
-    session, batch = engine.session("sea", seed=4, **SMALL), StreamBatch(engine.generator, depth=1)
+    session = engine.session("sea", seed=4, **SMALL)
+    batch = StreamBatch(engine.generator, depth=1)
     accept(session, engine.generator.run(plan_chunk(session)))
     found = [delivery.latents_out for _ in range(2) for delivery in batch.push(plan_chunk(session))]
     assert all(relative_error(*pair) < 1e-5 for pair in zip(found, expected[1:], strict=True))
@@ -113,5 +128,7 @@ def test_a_commit_that_is_owed_is_made_before_a_stream_batch_begins() -> None:
 
 def test_more_than_the_window_holds_is_refused() -> None:
     session = tiny_engine().session("sea", **SMALL)
-    with pytest.raises(ConfigError, match="4 chunks of 3 frames under way need a window of 12 beside the sink, got 9"):
+    with pytest.raises(
+        ConfigError, match="4 chunks of 3 frames under way need a window of 12 beside the sink, got 9"
+    ):
         StreamBatch(tiny_engine().generator, depth=4).push(plan_chunk(session))

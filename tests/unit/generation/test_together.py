@@ -28,7 +28,9 @@ def newest(session: Session) -> torch.Tensor:
     return session._history._latents[max(session._history._latents)]
 
 
-@pytest.mark.parametrize("stream", [{}, dict(window=6, sink=2, positions="windowed"), dict(context_noise=50.0)])
+@pytest.mark.parametrize(
+    "stream", [{}, dict(window=6, sink=2, positions="windowed"), dict(context_noise=50.0)]
+)
 def test_sessions_in_one_batch_give_the_latents_they_give_alone(stream: dict) -> None:
     engine = tiny_engine()
     pairs = [(engine.session(prompt, seed=seed, **SMALL, **stream), engine.session(prompt, seed=seed, **SMALL, **stream))
@@ -50,7 +52,8 @@ def test_sessions_in_one_batch_give_the_latents_they_give_alone(stream: dict) ->
 
 def test_one_refused_parcel_does_not_hold_up_the_rest() -> None:
     engine = tiny_engine()
-    good, bad = engine.session("sea", **SMALL), engine.session("sea", **SMALL)
+    good = engine.session("sea", **SMALL)
+    bad = engine.session("sea", **SMALL)
     for session in (good, bad):
         next(session.stream(1))
     parcels = [session.prepare(session.decide()) for session in (good, bad)]

@@ -75,7 +75,8 @@ def stories(*kinds: str) -> st.SearchStrategy[list[Happening]]:
 def test_every_second_since_the_first_frame_is_played_stalled_forgiven_or_halted(
     story: list[Happening], after_s: float
 ) -> None:
-    clock, now = WatchedPlayout(), 50.0
+    clock = WatchedPlayout()
+    now = 50.0
     clock.arrive(now, FRAMES, FPS)
     for what, seconds in story:
         now += seconds
@@ -93,7 +94,9 @@ def test_every_second_since_the_first_frame_is_played_stalled_forgiven_or_halted
     clock.proceed(now)
     clock.arrive(now, FRAMES, FPS)  # so that no stall is still going on
     now += clock.ahead_s(now)  # media without pictures has been lived through, too
-    assert clock.played_s(now) + clock.stalled_s(now) + clock.forgiven_s + clock.halted_s == pytest.approx(now - 50.0)
+    assert clock.played_s(now) + clock.stalled_s(now) + clock.forgiven_s + clock.halted_s == pytest.approx(
+        now - 50.0
+    )
     later = now + after_s
     assert clock.continuity(later) is not None
     assert 0 <= (clock.continuity(later) or 0) <= 1

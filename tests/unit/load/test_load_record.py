@@ -103,7 +103,8 @@ def test_a_chunk_that_comes_twice_is_an_error_and_is_not_played_twice() -> None:
 
 
 def test_jitter_is_the_deviation_from_media_time_once_the_lead_is_full() -> None:
-    record, wobble = LoadRecord(0), itertools.cycle((0.0, 0.1))
+    record = LoadRecord(0)
+    wobble = itertools.cycle((0.0, 0.1))
     for index in range(3):
         record.chunk(chunk(index), index * 0.01)
     for index in range(3, 20):

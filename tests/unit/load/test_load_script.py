@@ -16,7 +16,7 @@ from millstream.core.errors import ConfigError, ProtocolBroken
 from millstream.core.server_messages import LiveMessage
 from millstream.load.loopback import check_loopback
 from millstream.load.run import LoadRequest
-from millstream.load.script import TEMPERS, Babble, Doze, Leave, Rest, ScriptedChange, acts
+from millstream.load.script import TEMPERS, Idle, Leave, Rest, ScriptedChange, SendGarbage, acts
 
 # Scripts.
 
@@ -32,8 +32,12 @@ def test_the_same_seed_and_person_act_the_same_and_others_do_not() -> None:
 def test_one_deck_of_the_rude_has_everything() -> None:
     temper = TEMPERS["rude"]
     dealt = [act for _, act in itertools.islice(acts(temper, [], seed=0, person=0), len(temper.deck))]
-    assert {type(act) for act in dealt} == {ScriptedChange, Rest, Leave, Doze, Babble}
-    modes = {act.control.mode for act in dealt if isinstance(act, ScriptedChange) and isinstance(act.control, SetPrompt)}
+    assert {type(act) for act in dealt} == {ScriptedChange, Rest, Leave, Idle, SendGarbage}
+    modes = {
+        act.control.mode
+        for act in dealt
+        if isinstance(act, ScriptedChange) and isinstance(act.control, SetPrompt)
+    }
     assert modes == {"cut", "recompute", "keep", "blend"}
     assert {act.abruptly for act in dealt if isinstance(act, Leave)} == {True, False}
 
@@ -57,7 +61,9 @@ def test_what_is_said_is_what_the_protocol_names() -> None:
 
 def test_fields_that_a_client_does_not_know_are_ignored() -> None:
     text = '{"type":"live","session":"s","view":"v","format":"jpeg","config":{"lead_s":1.5},"paused":false,"note":"","new":1}'
-    assert read(text) == LiveMessage(session="s", view="v", format="jpeg", config={"lead_s": 1.5}, paused=False, note="")
+    assert read(text) == LiveMessage(
+        session="s", view="v", format="jpeg", config={"lead_s": 1.5}, paused=False, note=""
+    )
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xff\xff\xff{}", "{}", '{"type":"sing"}', "\x00"])
@@ -67,7 +73,8 @@ def test_what_the_protocol_does_not_know_is_said_in_one_line(data: str | bytes) 
 
 
 @pytest.mark.parametrize(
-    "url", ["ws://127.0.0.1:8000", "ws://localhost:1", "ws://[::1]:8000", "ws://127.8.9.1", "http://127.0.0.1:80"]
+    "url",
+    ["ws://127.0.0.1:8000", "ws://localhost:1", "ws://[::1]:8000", "ws://127.8.9.1", "http://127.0.0.1:80"],
 )
 def test_addresses_of_this_machine_are_fine(url: str) -> None:
     check_loopback(url)

@@ -1,4 +1,5 @@
-"""A link and a leader at its other end, a thread of this process, that answers chunks with their own latents."""
+"""A link and a leader at its other end, a thread of this process, that answers chunks with their own
+latents."""
 
 from __future__ import annotations
 
@@ -10,13 +11,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor
 
 from millstream.core.errors import MeshLost
+from millstream.generation.answers import result_of
 from millstream.mesh.link import MAX_SENT, MAX_WAITING, MeshLink
-from millstream.mesh.worker import refused
 from millstream.wire.framing import Orders
 from millstream.wire.line import Line
 from millstream.wire.packing import pack_deliveries, unpack_parcels
@@ -30,7 +30,9 @@ SHAPE = (1, 3, 4, 4, 6)
 
 def parcel(call: int, latents: Tensor | None = None, **changes: Any) -> Parcel:
     fields: dict[str, Any] = dict(call_id=call, reset_cross=False) | changes
-    return Parcel(envelope=envelope(**fields), latents_in=torch.full(SHAPE, float(call)) if latents is None else latents)
+    return Parcel(
+        envelope=envelope(**fields), latents_in=torch.full(SHAPE, float(call)) if latents is None else latents
+    )
 
 
 @dataclass(eq=False)
@@ -41,7 +43,9 @@ class EchoMesh:
     heard: queue.SimpleQueue[Orders] = field(default_factory=queue.SimpleQueue)
     """Messages as they come, signs of life left out."""
     may_answer: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    _asked: queue.SimpleQueue[tuple[Orders, dict[str, Tensor]] | None] = field(default_factory=queue.SimpleQueue)
+    _asked: queue.SimpleQueue[tuple[Orders, dict[str, Tensor]] | None] = field(
+        default_factory=queue.SimpleQueue
+    )
 
     def wait(self) -> None:
         assert self.link.ready.wait(PATIENCE_S)
@@ -72,7 +76,7 @@ class EchoMesh:
             while (asked := self._asked.get()) is not None and self.may_answer.acquire(timeout=PATIENCE_S):
                 orders, tensors = asked
                 (one,) = unpack_parcels(orders, tensors)
-                result = msgspec.structs.replace(refused(one.envelope, "").result, ok=True)
+                result = result_of(one.envelope)
                 delivery = Delivery(result=result, latents_out=one.latents_in)
                 Wire(line).send(pack_deliveries([delivery], sequence=orders.sequence))
 
@@ -80,8 +84,11 @@ class EchoMesh:
 @contextmanager
 def echo_mesh() -> Iterator[EchoMesh]:
     ours, theirs = socket.socketpair()
-    mesh, line = EchoMesh(MeshLink(lambda: Line(_plain(ours)), heartbeat_s=0.5)), Line(_plain(theirs))
-    threads = [threading.Thread(target=work, args=(line,), daemon=True) for work in (mesh.listen, mesh.answer)]
+    mesh = EchoMesh(MeshLink(lambda: Line(_plain(ours)), heartbeat_s=0.5))
+    line = Line(_plain(theirs))
+    threads = [
+        threading.Thread(target=work, args=(line,), daemon=True) for work in (mesh.listen, mesh.answer)
+    ]
     for thread in threads:
         thread.start()
     mesh.wait()

@@ -10,15 +10,15 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
 from millstream.core.envelope import instruction
+from millstream.generation.answers import result_of
 from millstream.mesh import recovery
 from millstream.mesh.link import LinkAnswer
 from millstream.mesh.recovery import MAX_LOSSES, MeshTransport
-from millstream.mesh.worker import Leader, refused
+from millstream.mesh.worker import Leader
 from millstream.wire.conditioning import CAPACITY
 from millstream.wire.framing import Orders
 from millstream.wire.parcel import Delivery, Parcel
@@ -31,7 +31,11 @@ SESSIONS = 40
 
 def held(thing: object) -> int:
     """How much is in all that it keeps."""
-    return sum(len(each) for each in vars(thing).values() if isinstance(each, list | dict | OrderedDict | set | deque))
+    return sum(
+        len(each)
+        for each in vars(thing).values()
+        if isinstance(each, list | dict | OrderedDict | set | deque)
+    )
 
 
 def test_a_link_keeps_nothing_of_what_was_answered() -> None:
@@ -41,7 +45,9 @@ def test_a_link_keeps_nothing_of_what_was_answered() -> None:
             name = f"s{call}"
             one = parcel(call, session_id=name, conditioning_id=name, reset_cross=True)
             mesh.may_answer.release()
-            prompted = Parcel(envelope=one.envelope, latents_in=one.latents_in, conditioning=torch.zeros(SHAPE[:3]))
+            prompted = Parcel(
+                envelope=one.envelope, latents_in=one.latents_in, conditioning=torch.zeros(SHAPE[:3])
+            )
             mesh.link.post([prompted]).result(PATIENCE_S)
             mesh.link.tell("CHECK", name)
             mesh.link.tell("RELEASE", name)
@@ -52,7 +58,9 @@ def test_a_link_keeps_nothing_of_what_was_answered() -> None:
 
 
 class QuietLink(FakeLink):
-    def tell(self, action: str, session_id: str = "", *, fork_id: str = "", heard: bool = False) -> Future[LinkAnswer]:
+    def tell(
+        self, action: str, session_id: str = "", *, fork_id: str = "", heard: bool = False
+    ) -> Future[LinkAnswer]:
         return super().tell(action, session_id, heard=heard)
 
 
@@ -89,7 +97,7 @@ class ObedientRank:
         return ""
 
     def run(self, parcels: Sequence[Parcel]) -> list[Delivery]:
-        done = [msgspec.structs.replace(refused(each.envelope, "").result, ok=True) for each in parcels]
+        done = [result_of(each.envelope) for each in parcels]
         return [Delivery(result=result) for result in done]
 
     def obey(self, envelope: object) -> bool:
@@ -97,9 +105,11 @@ class ObedientRank:
 
 
 def test_a_leader_keeps_nothing_of_sessions_that_are_gone() -> None:
-    groups, watchdog = SimpleNamespace(mesh=SimpleNamespace(size=1)), SimpleNamespace(busy=lambda _: nullcontext())
+    groups = SimpleNamespace(mesh=SimpleNamespace(size=1))
+    watchdog = SimpleNamespace(busy=lambda _: nullcontext())
     channel = SimpleNamespace(send=lambda *_: None)
-    leader, sequence = Leader(ObedientRank(), groups, channel, watchdog), 0  # type: ignore[arg-type]
+    leader = Leader(ObedientRank(), groups, channel, watchdog)  # type: ignore[arg-type]
+    sequence = 0
     before = held(leader)
     for number in range(SESSIONS):
         name = f"s{number}"
@@ -110,5 +120,7 @@ def test_a_leader_keeps_nothing_of_sessions_that_are_gone() -> None:
             assert leader._take(Received(orders, {"0.latents_in": one.latents_in}))
         assert held(leader) > before
         sequence += 1
-        assert leader._take(Received(Orders(sequence=sequence, envelopes=(instruction("RELEASE", 3, name),)), {}))
+        assert leader._take(
+            Received(Orders(sequence=sequence, envelopes=(instruction("RELEASE", 3, name),)), {})
+        )
     assert held(leader) == before

@@ -29,7 +29,9 @@ def slow(times: float) -> CallCosts:
 
 def test_stages_that_are_alike_get_as_many_layers_each() -> None:
     assert split_by(40, PP2, {1: EVEN, 2: EVEN}, 0.0) == (0, 20, 40)
-    assert split_by(40, PP2, {1: slow(1.05), 2: EVEN}, 0.0) == (0, 20, 40), "no more than what measuring may be off by"
+    assert split_by(40, PP2, {1: slow(1.05), 2: EVEN}, 0.0) == (0, 20, 40), (
+        "no more than what measuring may be off by"
+    )
 
 
 def test_a_stage_that_is_three_times_as_slow_gets_a_third_of_the_layers() -> None:
@@ -63,12 +65,21 @@ def test_a_front_measures_its_pictures_only_where_a_stage_shares_its_device() ->
 
     for name in ("front+pp2", "pp2"):
         with pytest.raises(MeshError, match="enough"):
-            Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32", topology=Topology.parse(name), launch=launch)
+            Engine(
+                "wan-tiny",
+                weights="random:3",
+                device="cpu",
+                dtype="float32",
+                topology=Topology.parse(name),
+                launch=launch,
+            )
     assert [config.front_s > 0 for config in asked] == [False, True]
 
 
 def test_a_block_that_takes_longer_is_measured_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec, forward, place = MODELS["wan-tiny"], Block.forward, dict(device=torch.device("cpu"), dtype=torch.float32)
+    spec = MODELS["wan-tiny"]
+    forward = Block.forward
+    place = dict(device=torch.device("cpu"), dtype=torch.float32)
     plain = measure_call(spec, **place)
 
     def sleepy(self: Block, *args: object) -> torch.Tensor:

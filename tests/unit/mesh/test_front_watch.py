@@ -24,7 +24,8 @@ from millstream.mesh.watchdog import GAVE_UP
 
 PATIENCE_S = 20.0
 LONG_S = 1000.0
-LEADER, WORKER = 1, 2
+LEADER = 1
+WORKER = 2
 
 
 class PaperProcesses:
@@ -51,7 +52,8 @@ class Watched:
     def __init__(self, board: Rendezvous) -> None:
         engine = EngineConfig(model="wan-tiny", weights=("random:3",), topology=Topology.parse("front+tp2"))
         config = MeshConfig.of(engine, torch.device("cpu"), torch.float32)
-        self.processes, self.board = PaperProcesses(), board
+        self.processes = PaperProcesses()
+        self.board = board
         self.lost: list[MeshLost] = []
         self.told = threading.Event()
         self.watch = FrontWatch(config, board, self.processes, lost=self._lost)  # type: ignore[arg-type]
@@ -74,7 +76,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     found.watch.stop()
 
 
-def test_of_a_rank_that_was_killed_while_the_mesh_was_at_rest_no_other_word_is_waited_for(watched: Watched) -> None:
+def test_of_a_rank_that_was_killed_while_the_mesh_was_at_rest_no_other_word_is_waited_for(
+    watched: Watched,
+) -> None:
     watched.processes.end(WORKER, -signal.SIGKILL)
     assert watched.said() == "rank 2 was killed by SIGKILL"
 
@@ -100,11 +104,15 @@ def test_whoever_asks_why_is_answered_as_soon_as_it_is_known(watched: Watched) -
     assert str(watched.watch.why("the connection failed")) == "rank 2 was killed by SIGKILL"
 
 
-def test_ranks_find_imported_what_the_program_that_starts_them_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_find_imported_what_the_program_that_starts_them_imports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     main = ModuleType("__main__")
     vars(main).update(main=FrontWatch.start, watching=front_watch, json=sys, number=3)
     monkeypatch.setitem(sys.modules, "__main__", main)
     asked: list[str] = []
     monkeypatch.setattr(type(quick_start()), "set_forkserver_preload", lambda _, names: asked.extend(names))
     quick_start()
-    assert asked == [*PRELOADED, "millstream.mesh.front_watch"], "ours, once each; what others import may start threads"
+    assert asked == [*PRELOADED, "millstream.mesh.front_watch"], (
+        "ours, once each; what others import may start threads"
+    )

@@ -1,6 +1,8 @@
-"""The front's link to a leader: what is posted leaves by itself, and the thread that listens waits for no device.
+"""The front's link to a leader: what is posted leaves by itself, and the thread that listens waits for no
+device.
 
-Copies from a device are fakes here, of tensors without memory; `tests/gpu/test_front_never_waits.py` has real ones.
+Copies from a device are fakes here, of tensors without memory; `tests/gpu/test_front_never_waits.py` has real
+ones.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from millstream.mesh import link as link_module
 from millstream.mesh.link import MAX_SENT
 from tests.unit.mesh.echo import PATIENCE_S, SHAPE, echo_mesh, parcel
 
-SENDER, LINK = "millstream-send", "millstream-link"
+SENDER = "millstream-send"
+LINK = "millstream-link"
 
 
 class SlowCopy:
@@ -57,7 +60,9 @@ def test_an_answer_is_heard_while_a_device_still_copies_what_leaves_next(slow: t
         slow.done.set()
         mesh.may_answer.release()
         (delivery,) = second.result(PATIENCE_S).deliveries
-        assert torch.equal(delivery.latents_out, torch.full(SHAPE, 7.0)), "believed by its checksum on the other side"
+        assert torch.equal(delivery.latents_out, torch.full(SHAPE, 7.0)), (
+            "believed by its checksum on the other side"
+        )
     assert slow.waited == [SENDER]
 
 
@@ -68,7 +73,9 @@ def test_the_next_chunk_leaves_while_an_answer_is_waited_for() -> None:
             assert mesh.heard.get(timeout=PATIENCE_S).envelopes[0].call_id == call
         last = mesh.link.post([parcel(9)])
         mesh.may_answer.release()
-        assert mesh.heard.get(timeout=PATIENCE_S).envelopes[0].call_id == 9, "as soon as the leader takes another"
+        assert mesh.heard.get(timeout=PATIENCE_S).envelopes[0].call_id == 9, (
+            "as soon as the leader takes another"
+        )
         for _ in range(MAX_SENT):
             mesh.may_answer.release()
         assert last.result(PATIENCE_S).deliveries[0].result.call_id == 9
@@ -84,7 +91,10 @@ def test_what_leaves_stays_in_the_order_of_posts_whoever_is_copied_first(slow: t
 
 def test_a_mesh_that_is_lost_fails_all_who_wait_and_leaves_no_thread(slow: type[SlowCopy]) -> None:
     with echo_mesh() as mesh:
-        futures = [mesh.link.post([parcel(1)]), mesh.link.post([parcel(2, torch.empty(SHAPE, device="meta"))])]
+        futures = [
+            mesh.link.post([parcel(1)]),
+            mesh.link.post([parcel(2, torch.empty(SHAPE, device="meta"))]),
+        ]
         mesh.link.lose(MeshLost("rank 2 was killed"))
         for future in futures:
             with pytest.raises(MeshLost, match="rank 2 was killed"):

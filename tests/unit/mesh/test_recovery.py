@@ -1,4 +1,5 @@
-"""When a mesh is lost: what is sent again, what is given up, and that nothing is asked for twice. Meshes that are fakes."""
+"""When a mesh is lost: what is sent again, what is given up, and that nothing is asked for twice. Meshes that
+are fakes."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ import torch
 from millstream.core.envelope import Envelope
 from millstream.core.errors import EnvelopeRefused, MeshError, MeshGivenUp, MeshLost
 from millstream.engine.staggered import MeshBatch
+from millstream.generation.answers import result_of
 from millstream.mesh import recovery
 from millstream.mesh.hang_report import KEPT_REPORTS, describe_rank, write_report
 from millstream.mesh.link import LinkAnswer
 from millstream.mesh.recovery import MAX_KILLED, MAX_LOSSES, MeshTransport
-from millstream.mesh.worker import refused
-from millstream.wire.parcel import Delivery, Parcel, Posted
+from millstream.wire.parcel import Delivery, Parcel, PendingDeliveries
 from tests.unit.one_chunk import submit
 from tests.unit.wire.test_wire import envelope
 
@@ -31,7 +32,9 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def parcel(session: str, call: int, **changes: Any) -> Parcel:
-    return Parcel(envelope=envelope(session_id=session, call_id=call, **changes), latents_in=torch.zeros(1, 3, 4))
+    return Parcel(
+        envelope=envelope(session_id=session, call_id=call, **changes), latents_in=torch.zeros(1, 3, 4)
+    )
 
 
 class FakeLink:
@@ -42,7 +45,8 @@ class FakeLink:
         self.told: list[tuple[str, str]] = []
         self.lost: MeshLost | None = None
         self.when_lost: Callable[[], None] = lambda: None
-        self._dies_at, self._lost = dies_at, False
+        self._dies_at = dies_at
+        self._lost = False
 
     def post(self, parcels: list[Parcel]) -> Future[LinkAnswer]:
         self.posted.append([each.envelope for each in parcels])
@@ -51,20 +55,23 @@ class FakeLink:
         if self._lost:
             future.set_exception(MeshLost("rank 2 was killed"))
         else:
-            deliveries = [Delivery(result=refused(each.envelope, "").result) for each in parcels]
-            future.set_result(LinkAnswer(deliveries=deliveries, held_bytes=7, sent_s=0.0, back_s=0.0))
+            deliveries = [Delivery(result=result_of(each.envelope)) for each in parcels]
+            future.set_result(LinkAnswer(deliveries=deliveries, held_bytes=7))
         return future
 
     def tell(self, action: str, session_id: str = "", *, heard: bool = False) -> Future[LinkAnswer]:
         self.told.append((action, session_id))
         future: Future[LinkAnswer] = Future()
-        future.set_result(LinkAnswer(deliveries=[], held_bytes=0, sent_s=0.0, back_s=0.0))
+        future.set_result(LinkAnswer(deliveries=[], held_bytes=0))
         return future
 
 
 class FakeMesh:
-    def __init__(self, link: FakeLink, *, weights: bytes = b"w", starts: Callable[[], None] = lambda: None) -> None:
-        self.link, self.wait = link, starts
+    def __init__(
+        self, link: FakeLink, *, weights: bytes = b"w", starts: Callable[[], None] = lambda: None
+    ) -> None:
+        self.link = link
+        self.wait = starts
         self.closed = False
         self._weights = weights
 
@@ -108,7 +115,9 @@ def test_what_was_under_way_is_sent_again_and_only_the_first_of_a_session_brings
     assert [(each.call_id, each.init_cache) for (each,) in second.link.posted] == [(2, True), (3, False)]
     submit(made, parcel("b", 4))
     submit(made, parcel("b", 5))
-    assert [each.init_cache for (each,) in second.link.posted[2:]] == [True, False], "one at rest brings its own later"
+    assert [each.init_cache for (each,) in second.link.posted[2:]] == [True, False], (
+        "one at rest brings its own later"
+    )
     assert (made.recoveries, made.rebuilt) == (1, 2)
 
 
@@ -118,7 +127,8 @@ def test_a_chunk_that_brings_down_two_meshes_is_given_up_and_the_rest_goes_on() 
     sessions = [FakeSession("a"), FakeSession("b")]
     for session in sessions:
         made.watch(session)
-    bad, good = made.post([parcel("a", 2)]), made.post([parcel("b", 3)])
+    bad = made.post([parcel("a", 2)])
+    good = made.post([parcel("b", 3)])
     with pytest.raises(EnvelopeRefused, match="brought the mesh down twice: rank 2 was killed"):
         bad.result()
     assert [delivery.result.call_id for delivery in good.result()] == [3]
@@ -138,6 +148,13 @@ def test_meshes_that_die_one_after_the_other_are_not_started_for_ever() -> None:
     assert "lost 8 times" in made.trouble
     with pytest.raises(MeshGivenUp):
         submit(made, parcel("c", 9))
+
+
+def test_losses_with_a_chunk_in_between_are_not_in_a_row() -> None:
+    calls = range(1, MAX_LOSSES + 3)
+    made, _ = transport(*(FakeLink(dies_at=frozenset({call})) for call in calls), FakeLink())
+    assert [submit(made, parcel("a", call)).result.call_id for call in calls] == list(calls)
+    assert made.recoveries == len(calls) > MAX_LOSSES
 
 
 def killed() -> None:
@@ -215,7 +232,9 @@ def test_a_mesh_that_comes_back_with_other_weights_is_given_up() -> None:
     assert made.weights() == b"w"
 
 
-def test_a_mesh_that_stood_long_is_not_counted_with_the_ones_lost_since(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mesh_that_stood_long_is_not_counted_with_the_ones_lost_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(recovery, "STEADY_S", -1.0)
     made, meshes = transport(*(FakeLink() for _ in range(MAX_LOSSES + 3)))
     for mesh in meshes[:-1]:
@@ -261,17 +280,18 @@ class StaggeringLink(FakeLink):
         return self._done(0) if action == "FLUSH" and not self._lost else told
 
     def _done(self, left: int) -> Future[LinkAnswer]:
-        done, self._open = self._open[: len(self._open) - left], self._open[len(self._open) - left :]
-        deliveries = [Delivery(result=refused(each.envelope, "").result) for each in done]
+        done = self._open[: len(self._open) - left]
+        self._open = self._open[len(self._open) - left :]
+        deliveries = [Delivery(result=result_of(each.envelope)) for each in done]
         future: Future[LinkAnswer] = Future()
-        future.set_result(LinkAnswer(deliveries=deliveries, held_bytes=7, sent_s=0.0, back_s=0.0))
+        future.set_result(LinkAnswer(deliveries=deliveries, held_bytes=7))
         return future
 
 
 def staggered(made: MeshTransport, session_id: str, *, calls: int, depth: int) -> list[int]:
     """Calls in the order of their results, each message sent before the answer of the one before is taken."""
     batch = MeshBatch(made, session_id, depth)
-    flights = deque[Posted]()
+    flights = deque[PendingDeliveries]()
     found = list[int]()
 
     def land(left: int) -> None:
@@ -287,12 +307,16 @@ def staggered(made: MeshTransport, session_id: str, *, calls: int, depth: int) -
 
 
 @pytest.mark.parametrize("dies_at", [2, 3, 4])
-def test_staggered_chunks_that_were_answered_for_and_not_done_begin_again_and_each_comes_once(dies_at: int) -> None:
+def test_staggered_chunks_that_were_answered_for_and_not_done_begin_again_and_each_comes_once(
+    dies_at: int,
+) -> None:
     made, (_, second) = transport(StaggeringLink(dies_at=frozenset({dies_at})), StaggeringLink())
     made.watch(session := FakeSession("a"))
     assert staggered(made, session.id, calls=4, depth=2) == [1, 2, 3, 4]
     resent = [each for posted in second.link.posted for each in posted]
-    assert [each.call_id for each in resent] == list(range(dies_at - 1, 5)), "one had been answered for, and was not done"
+    assert [each.call_id for each in resent] == list(range(dies_at - 1, 5)), (
+        "one had been answered for, and was not done"
+    )
     assert [each.init_cache for each in resent] == [True] + [False] * (len(resent) - 1)
     assert not made._staggered, "nothing is under way"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from millstream.core.mesh_limits import MeshLimits
 from millstream.mesh.watchdog import Watchdog
-from millstream.parallel.called import CollectiveRecord
+from millstream.parallel.collective_calls import CollectiveRecord
 
 LIMITS = MeshLimits(heartbeat_s=0.02, window_s=0.1, start_s=60.0)
 PATIENCE_S = 20.0
@@ -30,7 +30,9 @@ class FakeBoard:
 
 
 def test_a_front_that_still_starts_is_waited_for_and_one_that_falls_silent_is_left() -> None:
-    rendezvous, left, reasons = FakeBoard(), threading.Event(), list[str]()
+    rendezvous = FakeBoard()
+    left = threading.Event()
+    reasons = list[str]()
 
     def leave(rank: int, reason: str) -> None:
         reasons.append(reason)

@@ -12,6 +12,7 @@ import pytest
 from millstream.core.envelope import instruction
 from millstream.mesh import worker
 from millstream.mesh.worker import MeshRank
+from millstream.session.chunk import PendingChunk
 from millstream.session.session import Session
 from millstream.wire.framing import Frame
 from millstream.wire.packing import pack_instruction, pack_parcels
@@ -27,7 +28,9 @@ class LeaderOfOne:
     """What a leader would broadcast: a session's chunks, one when the one before is done, and a goodbye."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self._bytes, self._sent = session, bytearray(), 0
+        self._session = session
+        self._bytes = bytearray()
+        self._sent = 0
 
     def send(self, header: bytes, meta: bytes, /, *tensors: memoryview) -> None:
         self._bytes += b"".join((header, meta, *tensors))
@@ -49,13 +52,15 @@ class LeaderOfOne:
 
 
 def test_a_worker_lets_go_of_the_times_of_chunks_that_are_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, run = tiny_engine(), MeshRank.run
-    session, watch = engine.session("sea", **SMALL), engine.generator.stopwatch
+    engine = tiny_engine()
+    run = MeshRank.run
+    session = engine.session("sea", **SMALL)
+    watch = engine.generator.stopwatch
     watch.spans.clear()  # the engine is that of other tests, too
 
     def heard(member: MeshRank, parcels: Sequence[Parcel]) -> list[Delivery]:
         (delivery,) = run(member, parcels)
-        session.receive(delivery)
+        session.receive(PendingChunk(session, plan=None), delivery)  # type: ignore[arg-type]
         return [delivery]
 
     monkeypatch.setattr(engine.generator, "commits", "at once")  # as on a rank

@@ -40,12 +40,14 @@ def test_any_split_gives_the_same_frames_and_latents(split: tuple[int, ...]) -> 
     frames, _ = vae.decode(latents)
     assert frames.shape == pixels.shape
     sizes = [pixel_frames(0 if i == 0 else 1, count) for i, count in enumerate(split)]
-    state, parts = (), []
+    state = ()
+    parts = []
     for part in pixels.split(sizes, dim=1):
         found, state = vae.encode(part, state)
         parts.append(found)
     assert torch.allclose(torch.cat(parts, dim=1), latents, atol=1e-5)
-    state, parts = (), []
+    state = ()
+    parts = []
     for part in latents.split(split, dim=1):
         found, state = vae.decode(part, state)
         parts.append(found)
@@ -57,7 +59,8 @@ def test_the_vae_never_sees_the_future() -> None:
     latents = torch.randn(1, 4, 4, 4, 4)
     changed = latents.clone()
     changed[:, 3] += 1
-    frames, other = vae.decode(latents)[0], vae.decode(changed)[0]
+    frames = vae.decode(latents)[0]
+    other = vae.decode(changed)[0]
     assert torch.equal(frames[:, :9], other[:, :9])
     assert not torch.equal(frames[:, 9:], other[:, 9:])
 
@@ -113,7 +116,9 @@ def test_a_damaged_file_is_refused_with_the_fingerprint_it_should_have(tmp_path:
 def test_what_is_no_bundle_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "brook.safetensors"
     path.write_bytes(content)
-    with pytest.raises(WeightsError, match=r"cannot be read .* name a file that millstream train wrote, or bundled"):
+    with pytest.raises(
+        WeightsError, match=r"cannot be read .* name a file that millstream train wrote, or bundled"
+    ):
         load_bundle(path, SPEC, device=CPU, dtype=torch.float32)
     with pytest.raises(WeightsError, match="nowhere is not there; check the path, or name bundled"):
         load_bundle(tmp_path / "nowhere", SPEC, device=CPU, dtype=torch.float32)

@@ -19,11 +19,11 @@ from millstream.core.speed import Speed
 from millstream.engine.engine import Engine
 from millstream.models import registry
 from millstream.models.brook.files import BUNDLED, PATH
-from millstream.trainer.data.captions import mentioned
-from millstream.trainer.data.vocabulary import CLASSES
-from millstream.trainer.evaluate.adherence import judge_prompts
-from millstream.trainer.evaluate.classifier import FRAMES, JUDGE, load_classifier
-from millstream.trainer.evaluate.metrics import impression
+from millstream.train.data.captions import mentioned
+from millstream.train.data.vocabulary import CLASSES
+from millstream.train.evaluate.adherence import judge_prompts
+from millstream.train.evaluate.classifier import FRAMES, JUDGE, load_classifier
+from millstream.train.evaluate.metrics import impression
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,9 @@ def test_the_file_is_small_enough_to_come_with_the_package() -> None:
     assert PATH.stat().st_size <= 20 * 2**20
 
 
-def test_a_damaged_file_is_refused_with_the_fingerprint_it_should_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_is_refused_with_the_fingerprint_it_should_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = bytearray(PATH.read_bytes())
     content[-1] ^= 1
     damaged = tmp_path / "brook.safetensors"
@@ -84,8 +86,12 @@ def test_brook_shows_what_the_examples_say(as_served: Engine, prompt: str) -> No
 
 @pytest.mark.parametrize("nothing", ["", "  \n"])
 def test_an_empty_prompt_streams_something_calm(brook: Engine, nothing: str) -> None:
-    with brook.session(nothing, height=64, width=64) as silent, brook.session(CALM, height=64, width=64) as calm:
-        said, found = next(calm.stream(1)), next(silent.stream(1))
+    with (
+        brook.session(nothing, height=64, width=64) as silent,
+        brook.session(CALM, height=64, width=64) as calm,
+    ):
+        said = next(calm.stream(1))
+        found = next(silent.stream(1))
         assert found.digest == said.digest
         silent.control(SetPrompt(prompt=nothing))
         assert next(silent.stream(1)).prompts[0].text == CALM
@@ -103,8 +109,11 @@ class AsRendered:
 def adherence(engine: Engine, count: int, **stream: Any) -> dict[str, float]:
     """Relative to renders, by attribute."""
     judge = load_classifier(JUDGE, torch.device("cpu"))
-    config, reference = engine.stream_config(**stream), replace(engine.model, vae=AsRendered())
-    judged = judge_prompts(engine.model, judge, config=config, held_out=False, count=count, seconds=[2.0], reference=reference)
+    config = engine.stream_config(**stream)
+    reference = replace(engine.model, vae=AsRendered())
+    judged = judge_prompts(
+        engine.model, judge, config=config, held_out=False, count=count, seconds=[2.0], reference=reference
+    )
     return judged.moments[0].adherence
 
 
@@ -115,5 +124,7 @@ def test_the_bundled_model_follows_its_prompts(brook: Engine) -> None:
 
 
 def test_noise_follows_no_prompt() -> None:
-    noise = adherence(Engine("brook", weights="random", device="cpu"), 2, steps=(1000.0,), height=64, width=64)
+    noise = adherence(
+        Engine("brook", weights="random", device="cpu"), 2, steps=(1000.0,), height=64, width=64
+    )
     assert sum(noise.values()) / len(noise) < 0.6, noise

@@ -40,7 +40,11 @@ def converted(folder: Path, part: Part) -> dict[str, torch.Tensor]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
 
 
 def single(path: Path, seed: int = 0, part: Part = "dit", dtype: torch.dtype = torch.float32) -> Path:
@@ -63,13 +67,18 @@ def test_a_published_folder_becomes_ours_bit_for_bit(layout: Layout, tmp_path: P
         assert (found.missing, found.unexpected, found.reshaped) == ((), (), ())
     manifest = json.loads((target / "config.json").read_text())
     assert (manifest["format"], manifest["version"], manifest["model"]) == ("millstream", 1, "wan-tiny")
-    assert manifest["parts"]["vae"] == {"files": ["vae-00001-of-00001.safetensors"], "source": "published", "layout": layout}
+    assert manifest["parts"]["vae"] == {
+        "files": ["vae-00001-of-00001.safetensors"],
+        "source": "published",
+        "layout": layout,
+    }
     published = next(source.rglob("tokenizer.json"))
     assert (target / "tokenizer/tokenizer.json").read_bytes() == published.read_bytes()
 
 
 def test_a_converted_folder_is_located_and_converts_again(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
+    first = tmp_path / "first"
+    second = tmp_path / "second"
     convert(original_folder(tmp_path / "wan"), first)
     files = locate([first])
     assert files.dit == (first / "dit-00001-of-00001.safetensors",)
@@ -131,14 +140,20 @@ def test_transposed_and_shared_tensors_are_written_as_they_read(tmp_path: Path) 
 def lora(path: Path, seed: int) -> Path:
     torch.manual_seed(seed)
     layer = "diffusion_model.blocks.1.cross_attn.v"
-    return save({f"{layer}.lora_A.weight": torch.randn(2, 48), f"{layer}.lora_B.weight": torch.randn(48, 2)}, path)
+    return save(
+        {f"{layer}.lora_A.weight": torch.randn(2, 48), f"{layer}.lora_B.weight": torch.randn(48, 2)}, path
+    )
 
 
 def test_loras_are_merged_while_converting(tmp_path: Path) -> None:
     """As a LongLive base and its LoRA."""
     base = tmp_path / "longlive_base.pt"
-    torch.save({"generator": prefixed(in_layout(weights_of(random_module("dit")), "dit", "original"), "model.")}, base)
-    first, second = lora(tmp_path / "1.safetensors", 1), lora(tmp_path / "2.safetensors", 2)
+    torch.save(
+        {"generator": prefixed(in_layout(weights_of(random_module("dit")), "dit", "original"), "model.")},
+        base,
+    )
+    first = lora(tmp_path / "1.safetensors", 1)
+    second = lora(tmp_path / "2.safetensors", 2)
     convert(base, tmp_path / "ours", loras=[(first, 1.0), (second, 0.25)], shard_bytes=50_000)
     expected = random_module("dit")
     merge_lora(expected, first)
@@ -149,7 +164,9 @@ def test_loras_are_merged_while_converting(tmp_path: Path) -> None:
 def test_a_lora_without_a_dit_is_refused(tmp_path: Path) -> None:
     source = single(tmp_path / "vae.safetensors", part="vae")
     with pytest.raises(WeightsError, match="no DiT to merge a LoRA into"):
-        convert(source, tmp_path / "ours", model="wan-tiny", loras=[(lora(tmp_path / "1.safetensors", 1), 1.0)])
+        convert(
+            source, tmp_path / "ours", model="wan-tiny", loras=[(lora(tmp_path / "1.safetensors", 1), 1.0)]
+        )
     assert not (tmp_path / "ours").exists()
 
 
@@ -170,7 +187,8 @@ def test_missing_and_reshaped_tensors_are_named_and_nothing_is_written(tmp_path:
     del weights["head.modulation"]
     weights["blocks.0.norm3.bias"] = torch.zeros(47)
     with pytest.raises(
-        WeightsMismatch, match=r"1 missing: head\.modulation; 1 reshaped: blocks\.0\.norm3\.bias .*\[48\].*\[47\]"
+        WeightsMismatch,
+        match=r"1 missing: head\.modulation; 1 reshaped: blocks\.0\.norm3\.bias .*\[48\].*\[47\]",
     ):
         convert(save(weights, tmp_path / "x.safetensors"), tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
@@ -252,7 +270,8 @@ def largest_file(num_bytes: int) -> Iterator[None]:
 
 
 def test_a_full_disk_is_one_clear_line_and_leaves_nothing(tmp_path: Path) -> None:
-    source, target = original_folder(tmp_path / "wan"), tmp_path / "ours"
+    source = original_folder(tmp_path / "wan")
+    target = tmp_path / "ours"
     with largest_file(100_000), pytest.raises(WeightsError, match=r"cannot write to .*ours .*free space"):
         convert(source, target)
     assert not target.exists()

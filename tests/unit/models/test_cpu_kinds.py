@@ -1,4 +1,5 @@
-"""Brook on every kind of CPU that this one can stand for: what each chooses by itself, and that its pictures are the same."""
+"""Brook on every kind of CPU that this one can stand for: what each chooses by itself, and that its pictures
+are the same."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import sys
 
 import pytest
 
-from benchmarks.brook import kinds_here
+from millstream.ops.precision import cpu_kind
 
 pytestmark = pytest.mark.slow
 
@@ -19,11 +20,10 @@ from millstream.core.torch_settings import settle_torch
 settle_torch(os.environ)
 import torch
 from millstream.commands.engine_from_options import resolve
-from millstream.core.engine_config import EngineConfig, EngineOptions
+from millstream.commands.options import ModelOptions
 from millstream.engine.engine import Engine
 torch.set_num_threads(1)
-asked = EngineConfig(model="brook", weights=("bundled",), device="cpu")
-engine = Engine(resolve(EngineOptions(engine=asked)))
+engine = Engine(resolve(ModelOptions(weights=["bundled"], device="cpu")))
 plain = Engine("brook", weights="bundled", device="cpu", dtype="float32")
 config = engine.stream_config(height=64, width=64, seed=3)
 streams = [
@@ -39,13 +39,17 @@ print(json.dumps({
 
 
 def shown_as(kind: str) -> dict[str, object]:
-    if kind not in kinds_here():
+    kinds = ["amx", "vnni", "avx2"]
+    found = cpu_kind()
+    if kind not in (kinds[kinds.index(found) :] if found in kinds else [found]):
         pytest.skip(f"this CPU cannot stand for one with {kind}")
     environment = os.environ | {"MILLSTREAM_CPU": kind}
-    done = subprocess.run([sys.executable, "-c", SHOW], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    seen: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return seen
 
 
 @pytest.mark.parametrize("kind", ["amx", "vnni", "avx2"])

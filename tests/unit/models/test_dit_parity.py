@@ -1,4 +1,5 @@
-"""Our DiT against diffusers' WanTransformer3DModel, and chunks over the ring against one masked forward of it."""
+"""Our DiT against diffusers' WanTransformer3DModel, and chunks over the ring against one masked forward of
+it."""
 
 from __future__ import annotations
 
@@ -43,14 +44,22 @@ class MaskedProcessor:
     """diffusers' own self-attention, told which tokens may see which."""
 
     def __init__(self, processor: object, mask: Tensor) -> None:
-        self.processor, self.mask = processor, mask
+        self.processor = processor
+        self.mask = mask
 
-    def __call__(self, attn: object, hidden_states: Tensor, _text: None, _mask: None, rotary_emb: object) -> Tensor:
+    def __call__(
+        self, attn: object, hidden_states: Tensor, _text: None, _mask: None, rotary_emb: object
+    ) -> Tensor:
         return self.processor(attn, hidden_states, None, self.mask, rotary_emb)
 
 
 def masked_forward(
-    reference: WanTransformer3DModel, latents: Tensor, levels: Tensor, text: Tensor, mask_FF: Tensor, tokens: int
+    reference: WanTransformer3DModel,
+    latents: Tensor,
+    levels: Tensor,
+    text: Tensor,
+    mask_FF: Tensor,
+    tokens: int,
 ) -> Tensor:
     """One forward over a whole sequence with per-frame levels and a frame-by-frame mask."""
     mask = mask_FF.repeat_interleave(tokens, 0).repeat_interleave(tokens, 1)[None, None]
@@ -76,7 +85,9 @@ def window_mask(frames: int, chunk: int, window: int, sink: int) -> Tensor:
 CONFIGS = {
     "small": DIT,
     "wide": DiTConfig(layers=2, width=96, heads=3, ffn=160, channels=16, text_width=32, text_tokens=12),
-    "head of 128": DiTConfig(layers=1, width=256, heads=2, ffn=300, channels=16, text_width=64, text_tokens=5),
+    "head of 128": DiTConfig(
+        layers=1, width=256, heads=2, ffn=300, channels=16, text_width=64, text_tokens=5
+    ),
 }
 
 
@@ -87,7 +98,8 @@ def test_one_call_equals_the_reference(name: str, size: tuple[int, int, int]) ->
     config, (frames, rows, columns) = CONFIGS[name], size
     model = dit(config)
     reference = reference_of(model)
-    latents, text = torch.randn(1, frames, config.channels, rows, columns), torch.randn(1, 512, config.text_width)
+    latents = torch.randn(1, frames, config.channels, rows, columns)
+    text = torch.randn(1, 512, config.text_width)
     memory = ring(config, (rows // 2, columns // 2), window=frames)
     memory.place(list(range(frames)))
     found = model(latents, torch.full((1, frames), 937.5), memory, model.read_prompt(text))
@@ -98,28 +110,41 @@ def test_one_call_equals_the_reference(name: str, size: tuple[int, int, int]) ->
 @pytest.mark.slow
 def test_each_frame_has_its_own_noise_level() -> None:
     model = dit()
-    latents, text, levels = torch.randn(1, 3, 4, 8, 12), torch.randn(1, 7, 24), torch.tensor([[0.0, 300.0, 1000.0]])
+    latents = torch.randn(1, 3, 4, 8, 12)
+    text = torch.randn(1, 7, 24)
+    levels = torch.tensor([[0.0, 300.0, 1000.0]])
     memory = ring(DIT, (4, 6), window=3)
     memory.place([0, 1, 2])
     found = model(latents, levels, memory, model.read_prompt(text))
     everything = torch.ones(3, 3, dtype=torch.bool)
-    assert relative_error(found, masked_forward(reference_of(model), latents, levels, text, everything, 24)) <= TOLERANCE
+    assert (
+        relative_error(found, masked_forward(reference_of(model), latents, levels, text, everything, 24))
+        <= TOLERANCE
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("chunk", "window", "sink"), [(3, 12, 0), (3, 6, 0), (3, 9, 3), (1, 4, 2), (2, 7, 1), (3, 8, 1), (2, 5, 3)]
+    ("chunk", "window", "sink"),
+    [(3, 12, 0), (3, 6, 0), (3, 9, 3), (1, 4, 2), (2, 7, 1), (3, 8, 1), (2, 5, 3)],
 )
 def test_chunks_over_the_ring_equal_one_masked_forward(chunk: int, window: int, sink: int) -> None:
-    model, grid, tokens, chunks = dit(), (2, 3), 6, 5
+    model = dit()
+    grid = (2, 3)
+    tokens = 6
+    chunks = 5
     reference = reference_of(model)
     clean = torch.randn(1, chunk * chunks, 4, 4, 6)
-    noisy, text = torch.randn_like(clean), torch.randn(1, 7, 24)
-    memory, cross = ring(DIT, grid, window, sink), model.read_prompt(text)
+    noisy = torch.randn_like(clean)
+    text = torch.randn(1, 7, 24)
+    memory = ring(DIT, grid, window, sink)
+    cross = model.read_prompt(text)
     for number in range(chunks):
         frames = slice(number * chunk, (number + 1) * chunk)
         memory.place(list(range(frames.start, frames.stop)))
-        model(torch.randn(1, chunk, 4, 4, 6), torch.full((1, chunk), 1000.0), memory, cross)  # an earlier, noisier step
+        model(
+            torch.randn(1, chunk, 4, 4, 6), torch.full((1, chunk), 1000.0), memory, cross
+        )  # an earlier, noisier step
         found = model(noisy[:, frames], torch.full((1, chunk), 700.0), memory, cross)
         model.commit(clean[:, frames], torch.zeros(1, chunk), memory, cross)
 
@@ -133,7 +158,9 @@ def test_chunks_over_the_ring_equal_one_masked_forward(chunk: int, window: int, 
 
 def test_a_commit_leaves_the_keys_a_full_call_would() -> None:
     model = dit()
-    latents, level, cross = torch.randn(1, 3, 4, 8, 12), torch.zeros(1, 3), model.read_prompt(torch.randn(1, 7, 24))
+    latents = torch.randn(1, 3, 4, 8, 12)
+    level = torch.zeros(1, 3)
+    cross = model.read_prompt(torch.randn(1, 7, 24))
     full, short = (ring(DIT, (4, 6), window=6) for _ in range(2))
     for memory, call in ((full, model), (short, model.commit)):
         memory.place([0, 1, 2])

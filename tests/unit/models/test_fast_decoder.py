@@ -23,18 +23,25 @@ SPLITS = [(3, 3), (1, 1, 2), (2, 3, 1), (1, 3, 3)]
 
 
 @pytest.mark.parametrize("split", SPLITS, ids=str)
-@pytest.mark.parametrize("config", [VAE, VAEConfig(width=8, res_blocks=1, channels=16)], ids=["small", "wider"])
+@pytest.mark.parametrize(
+    "config", [VAE, VAEConfig(width=8, res_blocks=1, channels=16)], ids=["small", "wider"]
+)
 def test_any_split_decodes_to_the_plain_frames(config: VAEConfig, split: tuple[int, ...]) -> None:
     model = vae(config)
     latents = torch.randn(1, sum(split), config.channels, 4, 6)
-    state, parts = (), []
+    state = ()
+    parts = []
     expected, end = model.decode(latents)
     fast = FastVAE(model)
     for part in latents.split(split, dim=1):
         frames, state = fast.decode(part, state)
         parts.append(frames)
     assert relative_error(torch.cat(parts, dim=1), expected) <= 1e-5
-    assert all(relative_error(found, wanted) <= 1e-5 for found, wanted in zip(state, end, strict=True) if wanted.any())
+    assert all(
+        relative_error(found, wanted) <= 1e-5
+        for found, wanted in zip(state, end, strict=True)
+        if wanted.any()
+    )
 
 
 def test_a_stream_may_change_between_fast_and_plain_at_any_chunk() -> None:
@@ -61,14 +68,17 @@ def test_two_futures_of_one_past_do_not_touch_each_other() -> None:
 
 
 def test_four_phases_equal_doubling_and_convolving() -> None:
-    x, weight = torch.randn(2, 3, 4, 5), torch.randn(6, 3, 3, 3)
+    x = torch.randn(2, 3, 4, 5)
+    weight = torch.randn(6, 3, 3, 3)
     expected = F.conv2d(F.interpolate(x, scale_factor=2.0, mode="nearest-exact"), weight, padding=1)
     phases = F.conv2d(x, four_phases(weight), padding=1).permute(0, 2, 3, 1).unflatten(-1, (4, -1))
     assert relative_error(woven(phases).permute(0, 3, 1, 2), expected) <= 1e-6
 
 
 def test_taps_summed_equal_the_convolution() -> None:
-    x, weight, bias = torch.randn(1, 5, 4, 6, 7), 0.05 * torch.randn(3, 5, 3, 3, 3), 0.1 * torch.randn(3)
+    x = torch.randn(1, 5, 4, 6, 7)
+    weight = 0.05 * torch.randn(3, 5, 3, 3, 3)
+    bias = 0.1 * torch.randn(3)
     expected = F.conv3d(x, weight, bias, padding=(0, 1, 1))[0].clamp(-1, 1)
     canvas = F.pad(x, (1, 1, 1, 1))[0].permute(1, 2, 3, 0).contiguous()
     planes = (tap_rows(weight) @ canvas.flatten(0, 2).t()).unflatten(-1, canvas.shape[:3])
@@ -76,7 +86,8 @@ def test_taps_summed_equal_the_convolution() -> None:
 
 
 def test_another_convolution_serves_where_it_can() -> None:
-    model, own = vae(), RimConvolution()
+    model = vae()
+    own = RimConvolution()
     latents = torch.randn(1, 6, 4, 4, 6)
     expected, _ = model.decode(latents)
     fast = FastVAE(model, own)
@@ -88,10 +99,15 @@ def test_another_convolution_serves_where_it_can() -> None:
 
 @pytest.mark.parametrize("channels", SLICES)
 def test_a_packed_weight_holds_every_tap_where_the_kernel_looks(channels: int) -> None:
-    weight, slice_ = torch.randn(channels, channels, 3, 3, 3), SLICES[channels]
+    weight = torch.randn(channels, channels, 3, 3, 3)
+    slice_ = SLICES[channels]
     found = packed(weight)
     assert found.is_contiguous()
-    for t, s, y, x, k, o, e in [(0, 0, 0, 0, 0, 0, 0), (2, 1, 0, 2, 1, 7, 3), (1, channels // slice_ - 1, 2, 1, 0, 90, 7)]:
+    for t, s, y, x, k, o, e in [
+        (0, 0, 0, 0, 0, 0, 0),
+        (2, 1, 0, 2, 1, 7, 3),
+        (1, channels // slice_ - 1, 2, 1, 0, 90, 7),
+    ]:
         assert found[t, s, y, x, k, o, e] == weight[o, s * slice_ + 8 * k + e, t, y, x]
 
 

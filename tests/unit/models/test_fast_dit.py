@@ -21,7 +21,7 @@ from millstream.models.fast.apply import quicken
 from millstream.models.fast.recorded import RecordedStack
 from millstream.models.joint import JointMemory, join_prompts
 from millstream.models.kv import KVRing
-from millstream.models.paired import OwedCommit
+from millstream.models.paired import DeferredCommit
 from millstream.models.ring_shape import RingShape
 from millstream.models.sampler import Call
 from millstream.ops.waves import Waves
@@ -30,7 +30,9 @@ from tests.unit.models_for_tests import DIT, dit, relative_error
 pytestmark = pytest.mark.slow
 
 GRID = (4, 6)
-WIDE = DiTConfig(layers=2, width=64, heads=4, ffn=96, channels=4, text_width=24, text_tokens=7, time_features=32)
+WIDE = DiTConfig(
+    layers=2, width=64, heads=4, ffn=96, channels=4, text_width=24, text_tokens=7, time_features=32
+)
 
 
 def ring(config: DiTConfig, *, multiple: int = 1, sink: int = 0, positions: str = "absolute") -> KVRing:
@@ -81,7 +83,9 @@ def test_the_fast_path_computes_what_the_plain_one_does(config: DiTConfig, kind:
 
 
 @pytest.mark.parametrize("multiple", [40, 1], ids=["zeros among the keys", "none"])
-def test_queries_that_attend_to_parts_of_the_keys_are_answered_alike(multiple: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_that_attend_to_parts_of_the_keys_are_answered_alike(
+    multiple: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     def waves(q_BLNH: Tensor, k_BWNH: Tensor) -> Waves:
@@ -93,7 +97,9 @@ def test_queries_that_attend_to_parts_of_the_keys_are_answered_alike(multiple: i
     expected = chunks(deepcopy(model), ring(DIT, multiple=multiple))
     fast = quicken(model, Speed(blocks=True, round_keys=True, even_waves=True))
     assert relative_error(chunks(fast, ring(DIT, multiple=multiple)), expected) <= 2e-6
-    assert set(asked) == ({(72, 80), (72, 160), (72, 200)} if multiple == 40 else {(72, 72), (72, 144), (72, 168)})
+    assert set(asked) == (
+        {(72, 80), (72, 160), (72, 200)} if multiple == 40 else {(72, 72), (72, 144), (72, 168)}
+    )
 
 
 def test_a_bias_on_the_past_is_kept() -> None:
@@ -106,11 +112,13 @@ def test_a_bias_on_the_past_is_kept() -> None:
 @torch.inference_mode()
 def test_sessions_that_share_calls_get_what_they_get_alone() -> None:
     fast = quicken(dit(), Speed(blocks=True, round_keys=True))
-    rings, prompts = [ring(DIT, multiple=40) for _ in range(2)], [fast.read_prompt(torch.randn(1, 7, 24)) for _ in range(2)]
+    rings = [ring(DIT, multiple=40) for _ in range(2)]
+    prompts = [fast.read_prompt(torch.randn(1, 7, 24)) for _ in range(2)]
     rings[0].place([0, 1, 2])
     rings[1].place([0, 1, 2])
     rings[1].place([3, 4, 5])
-    latents, level = torch.randn(2, 3, 4, 8, 12), torch.full((2, 3), 700.0)
+    latents = torch.randn(2, 3, 4, 8, 12)
+    level = torch.full((2, 3), 700.0)
     alone = [fast(latents[i : i + 1], level[:1], rings[i], prompts[i]) for i in range(2)]
     together = fast(latents, level, JointMemory(rings), join_prompts(prompts))
     assert relative_error(together, torch.cat(alone)) <= 1e-6
@@ -123,25 +131,31 @@ def test_a_ring_of_several_rows_is_several_rings(multiple: int) -> None:
     shape = replace(ring(DIT).shape, batch=3)
     wide = KVRing(shape, device=torch.device("cpu"), dtype=torch.float32, key_multiple=multiple)
     rings = [ring(DIT, multiple=multiple) for _ in range(3)]
-    text, latents, level = torch.randn(3, 7, 24), torch.randn(3, 3, 4, 8, 12), torch.full((3, 3), 700.0)
+    text = torch.randn(3, 7, 24)
+    latents = torch.randn(3, 3, 4, 8, 12)
+    level = torch.full((3, 3), 700.0)
     for each in (wide, *rings):
         each.place([0, 1, 2])
-    alone = [fast(latents[i : i + 1], level[:1], rings[i], fast.read_prompt(text[i : i + 1])) for i in range(3)]
+    alone = [
+        fast(latents[i : i + 1], level[:1], rings[i], fast.read_prompt(text[i : i + 1])) for i in range(3)
+    ]
     assert relative_error(fast(latents, level, wide, fast.read_prompt(text)), torch.cat(alone)) <= 2e-6
 
 
 @torch.inference_mode()
 def test_a_commit_in_one_call_with_the_next_chunk_is_the_same() -> None:
     fast = quicken(dit(), Speed(blocks=True, round_keys=True))
-    apart, paired = ring(DIT, multiple=40), ring(DIT, multiple=40)
-    cross, latents = fast.read_prompt(torch.randn(1, 7, 24)), torch.randn(5, 1, 3, 4, 8, 12)
+    apart = ring(DIT, multiple=40)
+    paired = ring(DIT, multiple=40)
+    cross = fast.read_prompt(torch.randn(1, 7, 24))
+    latents = torch.randn(5, 1, 3, 4, 8, 12)
     for number in range(4):
         for memory in (apart, paired):
             memory.place([3 * number, 3 * number + 1, 3 * number + 2])
         if number < 3:
             for memory in (apart, paired):
                 fast.commit(latents[number], torch.zeros(1, 3), memory, cross)
-    owed = OwedCommit.to_carry(latents[3], 0.0, paired)
+    owed = DeferredCommit.to_carry(latents[3], 0.0, paired)
     fast.commit(latents[3], torch.zeros(1, 3), apart, cross)
     for memory in (apart, paired):
         memory.place([12, 13, 14])
@@ -163,8 +177,14 @@ def test_fp8_stays_near_and_touches_only_its_group(group: str) -> None:
     error = relative_error(chunks(fast, ring(WIDE)), expected)
     assert 1e-4 <= error <= 0.06
     block = fast.blocks[0]
-    attn, cross = block.self_attn, block.cross_attn
-    kinds = {"qkv": (attn.qkv,), "out": (attn.out,), "cross": (cross.q, cross.out), "mlp": (block.up, block.down)}
+    attn = block.self_attn
+    cross = block.cross_attn
+    kinds = {
+        "qkv": (attn.qkv,),
+        "out": (attn.out,),
+        "cross": (cross.q, cross.out),
+        "mlp": (block.up, block.down),
+    }
     assert all(layer.is_fp8 == (name in groups) for name, layers in kinds.items() for layer in layers)
 
 
@@ -175,11 +195,12 @@ def test_weights_are_held_once() -> None:
     assert sum(parameter.numel() for parameter in fast.parameters()) == before
 
 
-class Tape:
+class ActiveRecording:
     """Stands for a CUDA graph: replays what it was given, and counts."""
 
     def __init__(self) -> None:
-        self.recorded, self.replayed = 0, 0
+        self.recorded = 0
+        self.replayed = 0
 
     def __call__(self, run: Callable[[], object]) -> Callable[[], object]:
         self.recorded += 1
@@ -191,7 +212,7 @@ class Tape:
         return replay
 
 
-def recorded(model: CausalDiT, tape: Tape) -> CausalDiT:
+def recorded(model: CausalDiT, tape: ActiveRecording) -> CausalDiT:
     model.blocks = RecordedStack(model.blocks, Speed(blocks=True, round_keys=True, graphs=True), tape)
     return model
 
@@ -214,7 +235,10 @@ def stream(model: CausalDiT, memory: KVRing, count: int) -> Tensor:
 
 def test_blocks_that_come_from_elsewhere_are_recorded_anew() -> None:
     """The same ring in the same place, so that only the blocks are others than what was recorded."""
-    model, other, memory, tape = dit(), dit(), ring(DIT), Tape()
+    model = dit()
+    other = dit()
+    memory = ring(DIT)
+    tape = ActiveRecording()
     with torch.no_grad():
         for parameter in other.blocks.parameters():
             parameter.mul_(1.1)
@@ -233,7 +257,8 @@ def test_blocks_that_come_from_elsewhere_are_recorded_anew() -> None:
 
 @pytest.mark.parametrize("kind", [{}, dict(sink=2, positions="windowed")], ids=["ring", "sink"])
 def test_recorded_calls_compute_what_they_did_before(kind: dict[str, object]) -> None:
-    model, tape = dit(), Tape()
+    model = dit()
+    tape = ActiveRecording()
     expected = stream(deepcopy(model), ring(DIT, multiple=40, **kind), 16)
     assert relative_error(stream(recorded(model, tape), ring(DIT, multiple=40, **kind), 16), expected) <= 2e-6
     assert tape.recorded == 2, "one of steps and one of commits, once the window is full"
@@ -241,14 +266,16 @@ def test_recorded_calls_compute_what_they_did_before(kind: dict[str, object]) ->
 
 
 def test_a_window_that_fills_is_not_recorded() -> None:
-    tape = Tape()
+    tape = ActiveRecording()
     stream(recorded(dit(), tape), ring(DIT), 2)
     assert tape.recorded == 0
 
 
 def test_a_recording_does_not_hold_the_ring_it_was_made_of() -> None:
-    tape, memory = Tape(), ring(DIT)
-    model, there = recorded(dit(), tape), weakref.ref(memory)
+    tape = ActiveRecording()
+    memory = ring(DIT)
+    model = recorded(dit(), tape)
+    there = weakref.ref(memory)
     stream(model, memory, 12)
     assert tape.recorded == len(model.blocks._recordings) == 2
     del memory
@@ -257,7 +284,8 @@ def test_a_recording_does_not_hold_the_ring_it_was_made_of() -> None:
 
 
 def test_what_one_session_does_often_is_recorded_at_once_for_the_next() -> None:
-    tape, rings = Tape(), [ring(DIT) for _ in range(2)]
+    tape = ActiveRecording()
+    rings = [ring(DIT) for _ in range(2)]
     model = recorded(dit(), tape)
     stream(model, rings[0], 12)
     before = model.blocks.one_offs
@@ -271,7 +299,8 @@ def test_what_one_session_does_often_is_recorded_at_once_for_the_next() -> None:
 
 
 def test_shared_calls_are_recorded_once_they_come_often_and_of_other_company_at_once() -> None:
-    tape, rings = Tape(), [ring(DIT) for _ in range(4)]
+    tape = ActiveRecording()
+    rings = [ring(DIT) for _ in range(4)]
     model = recorded(dit(), tape)
     cross = model.read_prompt(torch.randn(2, 7, 24, generator=torch.Generator().manual_seed(7)))
 
@@ -280,8 +309,15 @@ def test_shared_calls_are_recorded_once_they_come_often_and_of_other_company_at_
         for index in who:
             rings[index].place([3 * number, 3 * number + 1, 3 * number + 2])
         for level in (1000.0, 750.0, 500.0, 250.0):
-            model(torch.ones(2, 3, 4, 8, 12), torch.full((2, 3), level), JointMemory([rings[index] for index in who]), cross)
-        model.commit(torch.ones(2, 3, 4, 8, 12), torch.zeros(2, 3), JointMemory([rings[index] for index in who]), cross)
+            model(
+                torch.ones(2, 3, 4, 8, 12),
+                torch.full((2, 3), level),
+                JointMemory([rings[index] for index in who]),
+                cross,
+            )
+        model.commit(
+            torch.ones(2, 3, 4, 8, 12), torch.zeros(2, 3), JointMemory([rings[index] for index in who]), cross
+        )
 
     for number in range(7):
         together(number, 0, 1)
@@ -292,10 +328,13 @@ def test_shared_calls_are_recorded_once_they_come_often_and_of_other_company_at_
     assert tape.replayed > 8
 
 
-def test_recordings_do_not_grow_with_sessions_and_do_not_push_out_what_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recordings_do_not_grow_with_sessions_and_do_not_push_out_what_is_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(fast_recorded, "MAX_RECORDINGS", 3)
     monkeypatch.setattr(fast_recorded, "LONG", 70)
-    tape, rings = Tape(), [ring(DIT) for _ in range(4)]
+    tape = ActiveRecording()
+    rings = [ring(DIT) for _ in range(4)]
     model = recorded(dit(), tape)
     for _ in range(6):  # in turns, each long enough to be recorded
         for each in rings[:3]:

@@ -1,4 +1,5 @@
-"""The fast encoder against the plain one, on the twins of its kernels; and what the two fast networks share."""
+"""The fast encoder against the plain one, on the twins of its kernels; and what the two fast networks
+share."""
 
 from __future__ import annotations
 
@@ -23,11 +24,16 @@ def pixels(latent_frames: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("split", SPLITS, ids=str)
-@pytest.mark.parametrize("config", [VAE, VAEConfig(width=8, res_blocks=1, channels=16)], ids=["small", "wider"])
+@pytest.mark.parametrize(
+    "config", [VAE, VAEConfig(width=8, res_blocks=1, channels=16)], ids=["small", "wider"]
+)
 def test_any_split_encodes_to_the_plain_latents(config: VAEConfig, split: tuple[int, ...]) -> None:
-    model, video = vae(config), pixels(sum(split))
+    model = vae(config)
+    video = pixels(sum(split))
     expected, end = model.encode(video)
-    fast, state, parts = FastVAE(model), (), []
+    fast = FastVAE(model)
+    state = ()
+    parts = []
     sizes = [pixel_frames(0 if i == 0 else 1, count) for i, count in enumerate(split)]
     for part in video.split(sizes, dim=1):
         latents, state = fast.encode(part, state)
@@ -37,7 +43,8 @@ def test_any_split_encodes_to_the_plain_latents(config: VAEConfig, split: tuple[
 
 
 def test_a_stream_may_change_between_fast_and_plain_at_any_chunk() -> None:
-    model, video = vae(), pixels(9)
+    model = vae()
+    video = pixels(9)
     expected, _ = model.encode(video)
     fast = FastVAE(model)
     first, state = fast.encode(video[:, :9])
@@ -47,7 +54,8 @@ def test_a_stream_may_change_between_fast_and_plain_at_any_chunk() -> None:
 
 
 def test_two_futures_of_one_past_do_not_touch_each_other() -> None:
-    fast, video = FastVAE(vae()), pixels(7)
+    fast = FastVAE(vae())
+    video = pixels(7)
     _, state = fast.encode(video[:, :9])
     kept = [tail.clone() for tail in state]
     before, _ = fast.encode(video[:, 9:17], state)
@@ -58,7 +66,9 @@ def test_two_futures_of_one_past_do_not_touch_each_other() -> None:
 
 
 def test_another_convolution_serves_where_it_can() -> None:
-    model, own, video = vae(), RimConvolution(), pixels(6)
+    model = vae()
+    own = RimConvolution()
+    video = pixels(6)
     expected, _ = model.encode(video)
     fast = FastVAE(model, own)
     first, state = fast.encode(video[:, :9])
@@ -68,7 +78,8 @@ def test_another_convolution_serves_where_it_can() -> None:
 
 
 def test_encoding_and_decoding_in_turns_leave_each_other_alone() -> None:
-    fast, video = FastVAE(vae()), pixels(6)
+    fast = FastVAE(vae())
+    video = pixels(6)
     latents, encoding = fast.encode(video[:, :9])
     frames, decoding = fast.decode(latents)
     expected, _ = fast.encode(video[:, 9:], encoding)
@@ -99,19 +110,22 @@ def test_a_stream_that_encodes_its_own_pictures_shows_the_plain_ones() -> None:
 
 
 def test_canvases_of_this_pass_and_the_one_before_are_kept() -> None:
-    canvases, like = Canvases(), torch.empty(0)
+    canvases = Canvases()
+    like = torch.empty(0)
 
     def of(kind: int) -> torch.Tensor:
         canvases.begin((kind,))
         return canvases.take((2, 3), (0,), like)
 
-    first, second = of(1), of(2)
+    first = of(1)
+    second = of(2)
     assert (of(1) is first, of(2) is second) == (True, True), "kinds that come in turns"
     assert of(2) is second
     assert of(1) is not first, "a kind that stayed away was let go"
 
 
 def test_canvases_of_one_size_and_different_rims_are_different() -> None:
-    canvases, like = Canvases(), torch.empty(0)
+    canvases = Canvases()
+    like = torch.empty(0)
     canvases.begin((1,))
     assert canvases.take((2, 3), (0,), like) is not canvases.take((2, 3), (1,), like)

@@ -1,4 +1,5 @@
-"""Memsets of a graph that become kernels, on a driver that only keeps books; the real one is `tests/gpu`'s business."""
+"""Memsets of a graph that become kernels, on a driver that only keeps books; the real one is `tests/gpu`'s
+business."""
 
 from __future__ import annotations
 
@@ -10,12 +11,14 @@ import pytest
 
 from millstream.models.fast.graph_memsets import MemsetReplacer
 
-OK, BAD = 0, 1
+OK = 0
+BAD = 1
 
 
 @dataclass
 class Books:
-    """A driver with one graph: what each node does, and its edges in the order they came, with what they mean."""
+    """A driver with one graph: what each node does, and its edges in the order they came, with what they
+    mean."""
 
     nodes: dict[int, Any] = field(default_factory=dict)
     edges: list[tuple[int, int, str]] = field(default_factory=list)
@@ -72,10 +75,26 @@ def changed(books: Books) -> int:
 
 
 def test_a_word_is_set_to_zero_in_the_same_place_of_the_graph() -> None:
-    books = Books(nodes={1: "norm", 2: memset(80), 3: "product", 4: memset(96, width=1, size=4), 5: "attention", 6: "out"})
+    books = Books(
+        nodes={
+            1: "norm",
+            2: memset(80),
+            3: "product",
+            4: memset(96, width=1, size=4),
+            5: "attention",
+            6: "out",
+        }
+    )
     books.edges = [(1, 2, ""), (2, 3, "early"), (2, 6, ""), (3, 4, ""), (4, 5, ""), (5, 6, "")]
     assert changed(books) == 2
-    assert sorted(map(str, books.nodes.values())) == ["attention", "norm", "out", "product", "zero 80", "zero 96"]
+    assert sorted(map(str, books.nodes.values())) == [
+        "attention",
+        "norm",
+        "out",
+        "product",
+        "zero 80",
+        "zero 96",
+    ]
     assert books.order() == {
         ("norm", "zero 80", ""),
         ("zero 80", "product", "early"),

@@ -1,4 +1,5 @@
-"""Brook as CPUs run it: blocks in bytes, a thin decoder, what both leave alone, and how far they are from float32."""
+"""Brook as CPUs run it: blocks in bytes, a thin decoder, what both leave alone, and how far they are from
+float32."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from millstream.models.brook.thin import THIN, load_thin_decoder, save_thin_deco
 from millstream.models.brook.vae import BrookDecoder, BrookVAE
 from millstream.models.carry import VAEState
 from millstream.ops.int8 import Int8Linear, Range, is_available
-from millstream.trainer.evaluate.ranges import measure_ranges
+from millstream.train.evaluate.ranges import measure_ranges
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +36,9 @@ def plain() -> Engine:
 @pytest.fixture(scope="module")
 def quick() -> Engine:
     """As a CPU with VNNI runs it."""
-    return Engine("brook", weights=BUNDLED, device="cpu", dtype="float32", speed=Speed(int8=True, thin_decoder=True))
+    return Engine(
+        "brook", weights=BUNDLED, device="cpu", dtype="float32", speed=Speed(int8=True, thin_decoder=True)
+    )
 
 
 def test_the_bundled_model_has_a_range_for_each_layer(plain: Engine) -> None:
@@ -75,7 +78,8 @@ def test_what_lies_beside_weights_is_found_there_and_nowhere_else(tmp_path: Path
 
 
 def test_a_thin_decoder_comes_back_from_its_file(tmp_path: Path) -> None:
-    path, decoder = tmp_path / "thin.safetensors", BrookDecoder(THIN)
+    path = tmp_path / "thin.safetensors"
+    decoder = BrookDecoder(THIN)
     save_thin_decoder(path, decoder)
     loaded = load_thin_decoder(path, CPU, torch.float32)
     for name, value in decoder.state_dict().items():
@@ -102,7 +106,9 @@ def test_the_thin_decoder_shows_what_the_whole_one_does(plain: Engine, quick: En
 def test_a_quick_stream_shows_the_same_scene(plain: Engine, quick: Engine) -> None:
     config = plain.stream_config(height=64, width=64, seed=3)
     frames = [
-        torch.cat([torch.from_numpy(chunk.frames) for chunk in engine.session(PROMPT, config=config).stream(3)]).float()
+        torch.cat(
+            [torch.from_numpy(chunk.frames) for chunk in engine.session(PROMPT, config=config).stream(3)]
+        ).float()
         for engine in (plain, quick)
     ]
     assert not torch.equal(*frames)
@@ -112,7 +118,9 @@ def test_a_quick_stream_shows_the_same_scene(plain: Engine, quick: Engine) -> No
 @IN_BYTES
 def test_the_same_seed_gives_the_same_bits(quick: Engine) -> None:
     config = quick.stream_config(height=64, width=64)
-    first, second = ([chunk.frames.tobytes() for chunk in quick.session(PROMPT, config=config).stream(2)] for _ in range(2))
+    first, second = (
+        [chunk.frames.tobytes() for chunk in quick.session(PROMPT, config=config).stream(2)] for _ in range(2)
+    )
     assert first == second
 
 
@@ -136,7 +144,7 @@ def test_weights_with_nothing_beside_them_are_left_plain() -> None:
 
 
 def streamed_latents(engine: Engine) -> torch.Tensor:
-    from millstream.trainer.evaluate.streams import BatchStream
+    from millstream.train.evaluate.streams import BatchStream
 
     stream = BatchStream(engine.model, [PROMPT], [0], config=engine.stream_config(height=128, width=128))
     return torch.cat([stream.advance_latents() for _ in range(2)], dim=1)
@@ -154,7 +162,12 @@ def test_the_thin_decoder_is_a_third_of_the_whole_one(plain: Engine) -> None:
 
 
 def multiplications(decoder: BrookDecoder) -> int:
-    """Of a latent cell: what is done for it once, for each of its four pictures, and for each of their pixels' groups."""
+    """Count the multiplications of a latent cell: those done for it once, for each of its four pictures, and
+    for each of their pixels' groups."""
     times = {"past": 1, "body": 1, "spread": 1, "up1": 4, "quarter": 16, "up2": 16, "fine": 64, "out": 64}
-    layers = [(name.partition(".")[0], layer) for name, layer in decoder.named_modules() if isinstance(layer, nn.Conv2d)]
+    layers = [
+        (name.partition(".")[0], layer)
+        for name, layer in decoder.named_modules()
+        if isinstance(layer, nn.Conv2d)
+    ]
     return sum(times[stage] * layer.weight.numel() for stage, layer in layers)

@@ -35,7 +35,8 @@ class Embedder:
     def __init__(self, device: Device) -> None:
         self.model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, bias=False)).requires_grad_(False)
         self.model[1].weight = self.model[0].weight
-        self.device, self.on_device = device, []
+        self.device = device
+        self.on_device = []
 
     def __call__(self, text: str) -> Tensor:
         self.on_device.append(all(self.device.has(parameter) for parameter in self.model.parameters()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 from dataclasses import dataclass, field
 
@@ -15,11 +14,11 @@ from millstream.core.errors import PoolFull
 from millstream.models.kv import KVRing, held_bytes
 from millstream.models.pages import PagePool
 from millstream.models.ring_shape import RingShape
-from tests.unit.models.test_fast_dit import WIDE, Tape, recorded
+from tests.unit.models.test_fast_dit import WIDE, ActiveRecording, recorded
 from tests.unit.models.test_fast_dit import ring as wide_ring
 from tests.unit.models.test_fast_dit import stream as streamed
 from tests.unit.models_for_tests import DIT, dit
-from tests.unit.ops.test_packed_window import fast
+from tests.unit.ops.test_quantised_window import fast
 
 CPU = torch.device("cpu")
 TOKENS = 2
@@ -34,24 +33,31 @@ KINDS = {
 def make_ring(
     *, window: int, sink: int, positions: str = "absolute", multiple: int = 1, pool: PagePool | None = None
 ) -> KVRing:
-    shape = RingShape(layers=2, heads=1, head_width=12, grid=(1, TOKENS), window=window, sink=sink, positions=positions)
+    shape = RingShape(
+        layers=2, heads=1, head_width=12, grid=(1, TOKENS), window=window, sink=sink, positions=positions
+    )
     return KVRing(shape, device=CPU, dtype=torch.float32, key_multiple=multiple, pool=pool)
 
 
 def written(ring: KVRing, seed: int) -> list[torch.Tensor]:
     """All that each layer attends to after its keys and values were written to the placed frames."""
-    numbers, seen = torch.Generator().manual_seed(seed), []
+    numbers = torch.Generator().manual_seed(seed)
+    seen = []
     for layer in range(ring.shape.layers):
         k, v = torch.randn(2, 1, len(ring.index), 1, 12, generator=numbers)
         answer = ring.write(layer, k, v)
-        seen += [*answer[:2], *ring.span(layer, rounded=True)[:2], *([] if answer.bias is None else [answer.bias])]
+        seen += [
+            *answer[:2],
+            *ring.span(layer, rounded=True)[:2],
+            *([] if answer.bias is None else [answer.bias]),
+        ]
     return [each.clone() for each in seen]
 
 
 def copied(ring: KVRing) -> KVRing:
     """What a fork was before there were pages: a ring with a window of its own."""
     other = KVRing(ring.shape, device=CPU, dtype=torch.float32, key_multiple=ring.key_multiple)
-    other.resume(ring.state(), ring.frames, ring.written)
+    other.resume(ring.state(), ring.slots.frames, ring.slots.written)
     return other
 
 
@@ -72,7 +78,8 @@ class Branch:
 
 @dataclass
 class Tree:
-    """Branches, and a model of their pages: who refers to which, and which lie in the window of each family."""
+    """Branches, and a model of their pages: who refers to which, and which lie in the window of each
+    family."""
 
     kind: dict
     pool: PagePool = field(default_factory=PagePool)
@@ -82,7 +89,9 @@ class Tree:
 
     def __post_init__(self) -> None:
         empty = [None] * self.kind["window"]
-        first = Branch(make_ring(**self.kind, pool=self.pool), make_ring(**self.kind), list(empty), self.new())
+        first = Branch(
+            make_ring(**self.kind, pool=self.pool), make_ring(**self.kind), list(empty), self.new()
+        )
         self.branches.append(first)
         self.lying[first.family] = list(empty)
 
@@ -100,26 +109,36 @@ class Tree:
         self.branches.append(other)
 
     def chunk(self, branch: Branch, size: int) -> None:
-        start = branch.plain.newest + 1
+        start = branch.plain.slots.newest + 1
         self.place(branch, list(range(start, start + size)), kv_bias=1.0 if size == 1 else 0.5)
 
     def again(self, branch: Branch, size: int) -> None:
-        if branch.plain.newest >= size:
-            self.place(branch, list(range(branch.plain.newest + 1 - size, branch.plain.newest + 1)))
+        if branch.plain.slots.newest >= size:
+            self.place(
+                branch, list(range(branch.plain.slots.newest + 1 - size, branch.plain.slots.newest + 1))
+            )
 
     def place(self, branch: Branch, frames: list[int], *, kv_bias: float = 1.0) -> None:
         for ring in (branch.ring, branch.plain):
             ring.place(frames, kv_bias=kv_bias)
         branch.is_placed = True
         self.enter(branch)
-        shape, held = branch.plain.shape, min(branch.plain.written, branch.plain.shape.window)
-        slots = {slot for slot, frame in enumerate(branch.plain.frames) if frame in frames}
+        shape, held = branch.plain.shape, min(branch.plain.slots.written, branch.plain.shape.window)
+        slots = {slot for slot, frame in enumerate(branch.plain.slots.frames) if frame in frames}
         if shape.positions == "windowed":
-            sink = [(slot, frame) for slot, frame in enumerate(branch.plain.frames[: shape.sink]) if frame >= 0]
+            sink = [
+                (slot, frame)
+                for slot, frame in enumerate(branch.plain.slots.frames[: shape.sink])
+                if frame >= 0
+            ]
             if any(frames[-1] + 1 - shape.window + slot > frame for slot, frame in sink):
                 slots |= {slot for slot, _ in sink}
         for slot in slots:
-            others = [each for each in self.branches if each is not branch and each.labels[slot] == branch.labels[slot]]
+            others = [
+                each
+                for each in self.branches
+                if each is not branch and each.labels[slot] == branch.labels[slot]
+            ]
             if branch.labels[slot] is None or others:
                 branch.labels[slot] = self.lying[branch.family][slot] = self.new()
         self.pad(branch, held)
@@ -130,7 +149,7 @@ class Tree:
         if branch.is_placed:
             branch.ring.come_back()
             self.enter(branch)
-            self.pad(branch, min(branch.plain.written, branch.plain.shape.window))
+            self.pad(branch, min(branch.plain.slots.written, branch.plain.shape.window))
             self.write(branch)
 
     def write(self, branch: Branch) -> None:
@@ -150,7 +169,10 @@ class Tree:
     def part(self, branch: Branch, size: int) -> None:
         branch.ring.own_window()
         branch.is_placed = False
-        branch.family, branch.labels = self.new(), [None if label is None else self.new() for label in branch.labels]
+        branch.family, branch.labels = (
+            self.new(),
+            [None if label is None else self.new() for label in branch.labels],
+        )
         self.lying[branch.family] = list(branch.labels)
 
     def enter(self, branch: Branch) -> None:
@@ -160,25 +182,39 @@ class Tree:
 
     def pad(self, branch: Branch, held: int) -> None:
         """Zeros behind the last frame take what lies there."""
-        multiple, window = branch.plain.key_multiple, branch.plain.shape.window
+        multiple = branch.plain.key_multiple
+        window = branch.plain.shape.window
         end = -(-held * TOKENS // multiple) * multiple
         for slot in range(held, min(window, -(-end // TOKENS))):
             self.lying[branch.family][slot] = None
 
     def check(self) -> None:
-        referred = {(each.family, slot, label) for each in self.branches for slot, label in enumerate(each.labels) if label}
-        lying = {(family, slot, label) for family, pages in self.lying.items() for slot, label in enumerate(pages)}
+        referred = {
+            (each.family, slot, label)
+            for each in self.branches
+            for slot, label in enumerate(each.labels)
+            if label
+        }
+        lying = {
+            (family, slot, label) for family, pages in self.lying.items() for slot, label in enumerate(pages)
+        }
         assert self.pool.pages_in_use == len(referred - lying)
         for branch in self.branches:
-            assert (branch.ring.frames, branch.ring.written) == (branch.plain.frames, branch.plain.written)
+            assert (branch.ring.slots.frames, branch.ring.slots.written) == (
+                branch.plain.slots.frames,
+                branch.plain.slots.written,
+            )
             assert self.pool.bytes_in_use == self.pool.pages_in_use * branch.ring.window.page_bytes
 
     def check_contents(self) -> None:
         for branch in self.branches:
-            slots = [slot for slot, frame in enumerate(branch.plain.frames) if frame >= 0]
+            slots = [slot for slot, frame in enumerate(branch.plain.slots.frames) if frame >= 0]
             for name, tensor in branch.plain.state().items():
                 shown = [slot for slot in slots if (slot + 1) * TOKENS <= tensor.shape[2]]
-                mine, its = (each.unflatten(2, (-1, TOKENS))[:, :, shown] for each in (branch.ring.state()[name], tensor))
+                mine, its = (
+                    each.unflatten(2, (-1, TOKENS))[:, :, shown]
+                    for each in (branch.ring.state()[name], tensor)
+                )
                 assert torch.equal(mine, its), name
 
 
@@ -201,7 +237,9 @@ def _only_new_garbage() -> None:
 @example(
     1, [("again", 0, 1), ("chunk", 1, 2), ("commit", 0, 1)]
 )  # the window is not full, and a branch writes where zeros were
-@example(4, [("chunk", 0, 1), ("chunk", 1, 1), ("commit", 0, 1), ("chunk", 1, 2), ("chunk", 0, 2)])  # a sink turned twice
+@example(
+    4, [("chunk", 0, 1), ("chunk", 1, 1), ("commit", 0, 1), ("chunk", 1, 2), ("chunk", 0, 2)]
+)  # a sink turned twice
 def test_forks_are_copies_bit_for_bit_and_hold_the_pages_that_differ(
     kind: str, past: int, steps: list[tuple[str, int, int]]
 ) -> None:
@@ -225,7 +263,7 @@ def filled(chunks: int = 4, *, pool: PagePool | None = None, **kind: object) -> 
 
 
 def go_on(ring: KVRing) -> None:
-    ring.place([ring.newest + 1, ring.newest + 2])
+    ring.place([ring.slots.newest + 1, ring.slots.newest + 2])
 
 
 @pytest.mark.parametrize("kind", [{}, dict(sink=2, positions="windowed")])
@@ -248,7 +286,8 @@ def test_sixteen_branches_hold_one_window_right_after_the_fork() -> None:
 
 def test_branches_that_go_on_hold_a_window_and_the_pages_that_differ() -> None:
     one = filled()
-    before, branches = one.num_bytes, [one.fork() for _ in range(3)]
+    before = one.num_bytes
+    branches = [one.fork() for _ in range(3)]
     page = one.window.page_bytes
     go_on(branches[0])
     assert held_bytes([one, *branches]) == before + 2 * page, "the two that the others still have"
@@ -259,7 +298,8 @@ def test_branches_that_go_on_hold_a_window_and_the_pages_that_differ() -> None:
 
 
 def test_what_is_kept_of_a_past_is_what_has_left_the_window() -> None:
-    ring, kept = filled(), []
+    ring = filled()
+    kept = []
     for chunk in range(5):
         kept.append((ring.fork(), copied(ring)))
         go_on(ring)
@@ -276,14 +316,15 @@ def test_a_fork_beyond_the_pool_is_refused_and_changes_nothing() -> None:
     pool = PagePool()
     ring = filled(pool=pool)
     pool.capacity_bytes = 6 * ring.window.page_bytes
-    kept, plain = ring.fork(), copied(ring)
+    kept = ring.fork()
+    plain = copied(ring)
     for each in (ring, plain):
         go_on(each)
         written(each, 1)
-    before = pool.promised_bytes, pool.pages_in_use, list(ring.frames)
+    before = pool.promised_bytes, pool.pages_in_use, list(ring.slots.frames)
     with pytest.raises(PoolFull, match=r"may come to need .* end a branch"):
         ring.fork()
-    assert (pool.promised_bytes, pool.pages_in_use, ring.frames) == before
+    assert (pool.promised_bytes, pool.pages_in_use, ring.slots.frames) == before
     for each in (ring, plain):
         go_on(each)
     assert same(written(ring, 2), written(plain, 2))
@@ -297,10 +338,10 @@ def test_a_branch_that_may_not_grow_is_told_before_it_places_anything() -> None:
     pool.capacity_bytes = 12 * ring.window.page_bytes
     first, second, third = (ring.fork() for _ in range(3))
     go_on(first)
-    before = list(second.frames), pool.promised_bytes, pool.pages_in_use
+    before = list(second.slots.frames), pool.promised_bytes, pool.pages_in_use
     with pytest.raises(PoolFull):
         go_on(second)
-    assert (second.frames, pool.promised_bytes, pool.pages_in_use) == before
+    assert (second.slots.frames, pool.promised_bytes, pool.pages_in_use) == before
     del third
     go_on(second)
 
@@ -310,7 +351,7 @@ def test_a_copy_made_while_a_chunk_is_under_way_keeps_the_pages_of_its_ring() ->
     ring = filled()
     branch = ring.fork()
     go_on(branch)
-    held = copy.copy(branch)
+    held = branch.as_placed()
     del branch
     gc.collect()
     assert ring.pool.pages_in_use == 2
@@ -322,19 +363,21 @@ def test_a_copy_made_while_a_chunk_is_under_way_keeps_the_pages_of_its_ring() ->
 @pytest.mark.slow
 @torch.inference_mode()
 def test_a_window_in_8_bits_is_the_same_after_a_branch_has_used_it() -> None:
-    model, plain = fast(), wide_ring(WIDE, multiple=40)
-    cross, latents = model.read_prompt(torch.ones(1, 7, 24)), torch.randn(8, 1, 3, 4, 8, 12)
+    model = fast()
+    plain = wide_ring(WIDE, multiple=40)
+    cross = model.read_prompt(torch.ones(1, 7, 24))
+    latents = torch.randn(8, 1, 3, 4, 8, 12)
     level = torch.full((1, 3), 700.0)
 
     def chunk(memory: KVRing, number: int) -> torch.Tensor:
-        memory.place([memory.newest + 1 + frame for frame in range(3)])
+        memory.place([memory.slots.newest + 1 + frame for frame in range(3)])
         return model(latents[number], level, memory, cross)
 
     for number in range(3):
         chunk(plain, number)
         model.commit(latents[number], torch.zeros(1, 3), plain, cross)
     forked = wide_ring(WIDE, multiple=40)
-    forked.resume(plain.state(), plain.frames, plain.written)
+    forked.resume(plain.state(), plain.slots.frames, plain.slots.written)
     other = forked.fork()
     chunk(plain, 3), chunk(forked, 3)
     chunk(other, 4)
@@ -349,14 +392,18 @@ def test_a_window_in_8_bits_is_the_same_after_a_branch_has_used_it() -> None:
 @pytest.mark.slow
 @torch.inference_mode()
 def test_branches_replay_what_was_recorded_of_the_window_that_they_share() -> None:
-    tape, model, ring = Tape(), dit(), wide_ring(DIT, multiple=40)
+    tape = ActiveRecording()
+    model = dit()
+    ring = wide_ring(DIT, multiple=40)
     recorded(model, tape)
     streamed(model, ring, 8)
-    branch, plain = ring.fork(), copied(ring)
-    cross, latents = model.read_prompt(torch.ones(1, 7, 24)), torch.randn(4, 1, 3, 4, 8, 12)
+    branch = ring.fork()
+    plain = copied(ring)
+    cross = model.read_prompt(torch.ones(1, 7, 24))
+    latents = torch.randn(4, 1, 3, 4, 8, 12)
 
     def chunk(memory: KVRing, number: int) -> torch.Tensor:
-        memory.place([memory.newest + 1 + frame for frame in range(3)])
+        memory.place([memory.slots.newest + 1 + frame for frame in range(3)])
         return model(latents[number], torch.full((1, 3), 700.0), memory, cross).clone()
 
     found = []

@@ -1,4 +1,5 @@
-"""A commit that comes after its chunk's pictures, or goes with the next chunk's first call: the same stream."""
+"""A commit that comes after its chunk's pictures, or goes with the next chunk's first call: the same
+stream."""
 
 from __future__ import annotations
 
@@ -22,8 +23,12 @@ class Counted(torch.nn.Module):
 
     def __init__(self, dit: torch.nn.Module) -> None:
         super().__init__()
-        self.dit, self.steps, self.commits = dit, [], 0
-        self.config, self.cached_layers, self.cached_heads = dit.config, dit.cached_layers, dit.cached_heads
+        self.dit = dit
+        self.steps = []
+        self.commits = 0
+        self.config = dit.config
+        self.cached_layers = dit.cached_layers
+        self.cached_heads = dit.cached_heads
         self.read_prompt = dit.read_prompt
 
     def forward(self, latents: Tensor, *rest: object) -> Tensor:
@@ -57,7 +62,8 @@ def streamed(engine: Engine, **stream: object) -> Tensor:
 
 @pytest.mark.parametrize("stream", [{}, dict(context_noise=40.0), dict(sink=2)])
 def test_carried_commits_leave_the_stream_as_it_is(stream: dict) -> None:
-    plain, deferring = counted_engine("at once"), counted_engine("paired")
+    plain = counted_engine("at once")
+    deferring = counted_engine("paired")
     assert relative_error(streamed(deferring, **stream), streamed(plain, **stream)) < 1e-5
     carried = deferring.generator.dit.steps.count(6)
     assert carried == 7, "all but the first of each epoch and those after a switch"
@@ -65,9 +71,12 @@ def test_carried_commits_leave_the_stream_as_it_is(stream: dict) -> None:
     assert deferring.generator.dit.commits <= plain.generator.dit.commits - carried
 
 
-@pytest.mark.parametrize("stream", [{}, dict(context_noise=40.0), dict(sink=2), dict(sink=2, positions="windowed")])
+@pytest.mark.parametrize(
+    "stream", [{}, dict(context_noise=40.0), dict(sink=2), dict(sink=2, positions="windowed")]
+)
 def test_a_commit_that_comes_later_changes_no_bit(stream: dict) -> None:
-    at_once, later = counted_engine("at once"), counted_engine("later")
+    at_once = counted_engine("at once")
+    later = counted_engine("later")
     assert torch.equal(streamed(later, **stream), streamed(at_once, **stream))
     assert later.generator.dit.steps == at_once.generator.dit.steps
     forgotten = at_once.generator.dit.commits - later.generator.dit.commits
@@ -80,33 +89,36 @@ def test_pictures_come_before_the_commit_until_the_engine_is_told_to_settle() ->
     for chunk in range(3):
         next(session.stream(1))
         assert engine.generator.dit.commits == chunk
-        engine.settle(session.id)
+        engine.run_commit(session.id)
         assert engine.generator.dit.commits == chunk + 1
 
 
 def test_a_session_settles_its_own_commit_and_nobody_elses() -> None:
-    """Whose chunk is measured with the commits of four looks half as fast as it is, and the promise falls by that."""
+    """Whose chunk is measured with the commits of four looks half as fast as it is, and the promise falls by
+    that."""
     engine = counted_engine("later")
     first, second = (engine.session("sea", **SMALL) for _ in range(2))
     for session in (first, second):
         next(session.stream(1))
-    engine.settle(second.id)
+    engine.run_commit(second.id)
     assert engine.generator.dit.commits == 1
     assert engine.generator.caches[second.id].owed is None
     assert engine.generator.caches[first.id].owed is not None
-    engine.settle(second.id)
+    engine.run_commit(second.id)
     assert engine.generator.dit.commits == 1, "it owes no more"
 
 
 def test_a_sink_that_turns_is_committed_before_it_does() -> None:
     stream = dict(sink=2, positions="windowed")
-    plain, deferring = counted_engine("at once"), counted_engine("paired")
+    plain = counted_engine("at once")
+    deferring = counted_engine("paired")
     assert relative_error(streamed(deferring, **stream), streamed(plain, **stream)) < 1e-5
     assert set(deferring.generator.dit.steps) == {3}
 
 
 def test_what_is_owed_is_settled_before_a_cache_is_moved() -> None:
-    plain, deferring = counted_engine("at once"), counted_engine("paired")
+    plain = counted_engine("at once")
+    deferring = counted_engine("paired")
     keys = []
     for engine in (plain, deferring):
         session = engine.session("sea", **SMALL)

@@ -18,7 +18,9 @@ WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 @settings(max_examples=60, deadline=None)
 @given(about=st.dictionaries(WORDS, WORDS, min_size=1, max_size=6))
 def test_equal_tensors_and_words_are_equal_files(about: dict[str, str]) -> None:
-    tensors = {name: torch.arange(size, dtype=torch.float16) for name, size in (("b.weight", 6), ("a", 1), ("c", 0))}
+    tensors = {
+        name: torch.arange(size, dtype=torch.float16) for name, size in (("b.weight", 6), ("a", 1), ("c", 0))
+    }
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, f"{number}.safetensors") for number in range(4)]
         for path in paths:

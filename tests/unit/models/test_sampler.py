@@ -40,7 +40,9 @@ class PerfectModel:
     """Knows the clean latents, so its flow is exact; remembers what it was shown."""
 
     def __init__(self, clean: torch.Tensor) -> None:
-        self.clean, self.levels, self.shown = clean, [], []
+        self.clean = clean
+        self.levels = []
+        self.shown = []
 
     def __call__(self, latents: torch.Tensor, level: torch.Tensor, memory: None, cross: None) -> torch.Tensor:
         self.levels.append(float(level[0, 0]))
@@ -49,7 +51,8 @@ class PerfectModel:
 
 
 def test_denoising_calls_each_level_once_with_its_own_noise_and_ends_clean() -> None:
-    clean, start = torch.randn(1, 3, 4, 2, 2), torch.randn(1, 3, 4, 2, 2)
+    clean = torch.randn(1, 3, 4, 2, 2)
+    start = torch.randn(1, 3, 4, 2, 2)
     noises = {step: torch.randn(1, 3, 4, 2, 2) for step in (1, 2)}
     model = PerfectModel(clean)
     found = denoise(model, start, (1000.0, 800.0, 300.0), None, None, noises.__getitem__)

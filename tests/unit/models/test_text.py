@@ -36,7 +36,10 @@ def encoder(capacity: int = 4, tokens: int = 24) -> PromptEncoder:
 
 def reference(ours: UMT5Encoder, attention: str = "sdpa") -> UMT5EncoderModel:
     """Of transformers, with the same weights."""
-    from transformers import UMT5Config, UMT5EncoderModel  # seconds, and who collects tests would pay them too
+    from transformers import (
+        UMT5Config,
+        UMT5EncoderModel,
+    )  # seconds, and who collects tests would pay them too
 
     config = UMT5Config(
         vocab_size=CONFIG.vocabulary,
@@ -87,7 +90,9 @@ def test_a_text_without_padding_has_the_bits_of_the_reference(dtype: torch.dtype
 def test_positions_fall_into_the_buckets_of_the_reference(num_buckets: int) -> None:
     from transformers.models.umt5.modeling_umt5 import UMT5Attention, UMT5Config
 
-    attention = UMT5Attention(UMT5Config(relative_attention_num_buckets=num_buckets, d_model=8, d_kv=4, num_heads=2))
+    attention = UMT5Attention(
+        UMT5Config(relative_attention_num_buckets=num_buckets, d_model=8, d_kv=4, num_heads=2)
+    )
     places = torch.arange(512)
     expected = attention._relative_position_bucket(places[None, :] - places[:, None])
     assert torch.equal(position_buckets(512, num_buckets, torch.device("cpu")), expected)
@@ -100,12 +105,22 @@ def test_tokens_are_those_of_the_reference(tmp_path: Path) -> None:
     folder = original_folder(tmp_path) / "google/umt5-xxl"
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     ours = UMT5Tokenizer(folder)
-    for text, limit in (("a boat on the sea", 8), ("sea " * 20, 8), ("", 8), ("an unknown storm", 3), ("the sea", 64)):
+    for text, limit in (
+        ("a boat on the sea", 8),
+        ("sea " * 20, 8),
+        ("", 8),
+        ("an unknown storm", 3),
+        ("the sea", 64),
+    ):
         assert ours.ids(text, limit) == theirs(text, truncation=True, max_length=limit)["input_ids"]
 
 
-@pytest.mark.parametrize(("word", "layers"), [("random", 2), ("random:3", 2), ("random-whole", 5), ("random-whole:3", 5)])
-def test_random_weights_have_a_small_text_encoder_unless_all_of_it_is_asked_for(word: str, layers: int) -> None:
+@pytest.mark.parametrize(
+    ("word", "layers"), [("random", 2), ("random:3", 2), ("random-whole", 5), ("random-whole:3", 5)]
+)
+def test_random_weights_have_a_small_text_encoder_unless_all_of_it_is_asked_for(
+    word: str, layers: int
+) -> None:
     tiny = MODELS["wan-tiny"]
     assert isinstance(tiny.text, TextConfig)
     spec = replace(tiny, text=replace(tiny.text, layers=5))

@@ -1,4 +1,5 @@
-"""The preview decoder: any split gives the same pictures, files in another layout are refused, and latents do not change."""
+"""The preview decoder: any split gives the same pictures, files in another layout are refused, and latents do
+not change."""
 
 from __future__ import annotations
 
@@ -35,7 +36,11 @@ def layout(widths: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
             for place, inputs in ((0, 2 * width), (2, width), (4, width)):
                 shapes[f"{number}.conv.{place}.weight"] = (width, inputs, 3, 3)
                 shapes[f"{number}.conv.{place}.bias"] = (width,)
-    shapes |= {"7.conv.weight": (a, a, 1, 1), "13.conv.weight": (2 * b, b, 1, 1), "19.conv.weight": (2 * c, c, 1, 1)}
+    shapes |= {
+        "7.conv.weight": (a, a, 1, 1),
+        "13.conv.weight": (2 * b, b, 1, 1),
+        "19.conv.weight": (2 * c, c, 1, 1),
+    }
     shapes |= {"8.weight": (b, a, 3, 3), "14.weight": (c, b, 3, 3), "20.weight": (c, c, 3, 3)}
     return shapes | {"22.weight": (3, c, 3, 3), "22.bias": (3,)}
 
@@ -85,7 +90,9 @@ def frame_by_frame(latents_TCYX: Tensor) -> Tensor:
                 frames = [pair(number, x) for x in frames]
             doubled = [x.repeat_interleave(2, -1).repeat_interleave(2, -2) for x in frames]
             width = w[f"{grow}.conv.weight"].shape[1]
-            grown = [part for x in doubled for part in F.conv2d(x, w[f"{grow}.conv.weight"]).split(width, dim=1)]
+            grown = [
+                part for x in doubled for part in F.conv2d(x, w[f"{grow}.conv.weight"]).split(width, dim=1)
+            ]
             frames = [F.conv2d(x, w[f"{narrow}.weight"], padding=1) for x in grown]
         shown += [F.conv2d(F.relu(x), w["22.weight"], w["22.bias"], padding=1).clamp(0, 1) for x in frames]
     return torch.cat(shown)[3:]
@@ -96,12 +103,17 @@ def latents(frames: int) -> Tensor:
 
 
 @pytest.mark.parametrize("split", [(5,), (1, 4), (3, 2), (1, 1, 1, 2), (2, 3)], ids=str)
-def test_any_split_gives_the_pictures_of_the_layout_followed_to_the_letter(tiny: TinyDecoder, split: tuple[int, ...]) -> None:
-    z, state, parts = latents(5), (), []
+def test_any_split_gives_the_pictures_of_the_layout_followed_to_the_letter(
+    tiny: TinyDecoder, split: tuple[int, ...]
+) -> None:
+    z = latents(5)
+    state = ()
+    parts = []
     for part in z.split(split, dim=1):
         frames, state = tiny.decode(part, state)
         parts.append(frames)
-    found, expected = torch.cat(parts, dim=1), frame_by_frame(z[0])[None] * 2 - 1
+    found = torch.cat(parts, dim=1)
+    expected = frame_by_frame(z[0])[None] * 2 - 1
     assert float((expected.abs() < 1).float().mean()) > 0.1, "pictures that are not all black and white"
     assert relative_error(found, expected) <= 1e-5
 
@@ -115,7 +127,8 @@ def test_it_gives_as_many_frames_as_the_full_decoder(tiny: TinyDecoder) -> None:
 
 def test_a_state_can_be_kept_and_used_again(tiny: TinyDecoder) -> None:
     _, state = tiny.decode(latents(2))
-    kept, one = [tail.clone() for tail in state], latents(1)
+    kept = [tail.clone() for tail in state]
+    one = latents(1)
     before, _ = tiny.decode(one, state)
     tiny.decode(latents(1), state)
     after, _ = tiny.decode(one, state)
@@ -132,7 +145,11 @@ def test_a_file_for_latents_that_are_not_normalised_gets_them(tiny: TinyDecoder,
 
 def test_a_file_in_another_layout_is_refused_by_its_first_difference(tmp_path: Path) -> None:
     whole = tensors()
-    lacking = {name: value for name, value in whole.items() if name not in ("decoder.7.conv.weight", "decoder.22.bias")}
+    lacking = {
+        name: value
+        for name, value in whole.items()
+        if name not in ("decoder.7.conv.weight", "decoder.22.bias")
+    }
     other = whole | {"decoder.13.conv.weight": torch.zeros(12, 12, 1, 1)}
     longer = whole | {"decoder.23.weight": torch.zeros(2)}
     cases = {
@@ -176,7 +193,9 @@ def test_previews_change_pictures_and_no_latents(previewing: Engine) -> None:
 
 
 def test_pictures_that_are_encoded_again_are_the_full_decoders(previewing: Engine) -> None:
-    for rough, shown in zip(*(chunks(engine, anchor="decoded") for engine in (previewing, tiny_engine())), strict=True):
+    for rough, shown in zip(
+        *(chunks(engine, anchor="decoded") for engine in (previewing, tiny_engine())), strict=True
+    ):
         assert rough.digest == shown.digest
         assert (rough.frames == shown.frames).all()
 
@@ -185,8 +204,11 @@ def test_weights_are_fingerprinted_without_the_preview(previewing: Engine) -> No
     assert previewing.fingerprint() == tiny_engine().fingerprint()
 
 
-def test_a_session_saved_with_previews_goes_on_with_them_and_not_without(previewing: Engine, tmp_path: Path) -> None:
-    path, fingerprint = tmp_path / "saved.safetensors", previewing.fingerprint()
+def test_a_session_saved_with_previews_goes_on_with_them_and_not_without(
+    previewing: Engine, tmp_path: Path
+) -> None:
+    path = tmp_path / "saved.safetensors"
+    fingerprint = previewing.fingerprint()
     with previewing.session("sea", **SMALL) as session:
         list(session.stream(2))
         snapshot.write(snapshot.take(previewing, session, fingerprint), path)

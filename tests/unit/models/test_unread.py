@@ -20,7 +20,10 @@ PLACE = dict(device=torch.device("cpu"), dtype=torch.float32)
 
 
 def in_two_files(folder: Path) -> list[str]:
-    values = {name: weight.detach().clone() for name, weight in load_dit(SPEC, ["random:3"], **PLACE).named_parameters()}
+    values = {
+        name: weight.detach().clone()
+        for name, weight in load_dit(SPEC, ["random:3"], **PLACE).named_parameters()
+    }
     first = {name: value for name, value in values.items() if name.startswith("blocks.0.")}
     rest = {name: value for name, value in values.items() if name not in first}
     files = {"model-1.safetensors": first, "model-2.safetensors": rest}
@@ -38,9 +41,12 @@ def of_blocks(name: str) -> bool:
 @pytest.mark.parametrize("stored", [True, False], ids=["files", "random"])
 def test_what_is_brought_is_what_would_have_been_read(tmp_path: Path, stored: bool) -> None:
     weights = in_two_files(tmp_path) if stored else ["random:3"]
-    whole, found = load_dit(SPEC, weights, **PLACE), load_dit(SPEC, weights, **PLACE, later=of_blocks)
+    whole = load_dit(SPEC, weights, **PLACE)
+    found = load_dit(SPEC, weights, **PLACE, later=of_blocks)
     named = dict(found.named_parameters())
-    assert {name for name, each in named.items() if isinstance(each, UnreadParameter)} == set(filter(of_blocks, named))
+    assert {name for name, each in named.items() if isinstance(each, UnreadParameter)} == set(
+        filter(of_blocks, named)
+    )
     found.requires_grad_(requires_grad=True)
     bring(reversed(list(found.parameters())))
     bring(found.parameters())  # nothing is left to do
@@ -49,9 +55,13 @@ def test_what_is_brought_is_what_would_have_been_read(tmp_path: Path, stored: bo
         assert torch.equal(named[name], expected), name
 
 
-def test_a_block_is_read_when_it_is_brought_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_is_read_when_it_is_brought_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weights, read, plain = in_two_files(tmp_path), list[str](), LastShard.read
-    monkeypatch.setattr(LastShard, "read", lambda self, path, name: read.append(name) or plain(self, path, name))
+    monkeypatch.setattr(
+        LastShard, "read", lambda self, path, name: read.append(name) or plain(self, path, name)
+    )
     found = load_dit(SPEC, weights, **PLACE, later=of_blocks)
     assert not any(map(of_blocks, read))
     read.clear()
@@ -60,7 +70,8 @@ def test_a_block_is_read_when_it_is_brought_and_no_other(tmp_path: Path, monkeyp
 
 
 def test_adapters_begin_alike_beside_weights_that_are_not_read() -> None:
-    whole, found = load_dit(SPEC, ["random:3"], **PLACE), load_dit(SPEC, ["random:3"], **PLACE, later=of_blocks)
+    whole = load_dit(SPEC, ["random:3"], **PLACE)
+    found = load_dit(SPEC, ["random:3"], **PLACE, later=of_blocks)
     for dit in (whole, found):
         torch.manual_seed(5)
         add_adapters(dit, rank=4, alpha=4, parts=("self_attn", "ffn"))

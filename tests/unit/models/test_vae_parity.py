@@ -54,7 +54,11 @@ def as_the_reference_decodes(name: str, num_latents: int) -> tuple[WanVAE, torch
     model = vae(CONFIGS[name])
     latents = torch.randn(1, num_latents, model.config.channels, 4, 6)
     mean, std = scaled(latents, model.config)
-    return model, latents, reference_of(model).decode((latents * std + mean).transpose(1, 2)).sample.transpose(1, 2)
+    return (
+        model,
+        latents,
+        reference_of(model).decode((latents * std + mean).transpose(1, 2)).sample.transpose(1, 2),
+    )
 
 
 @cache
@@ -71,7 +75,8 @@ def as_the_reference_encodes(name: str, num_latents: int) -> tuple[WanVAE, torch
 @pytest.mark.parametrize("name", CONFIGS)
 def test_any_split_decodes_to_the_reference_frames(name: str, split: tuple[int, ...]) -> None:
     model, latents, expected = as_the_reference_decodes(name, sum(split))
-    state, parts = (), []
+    state = ()
+    parts = []
     for part in latents.split(split, dim=1):
         frames, state = model.decode(part, state)
         parts.append(frames)
@@ -83,7 +88,8 @@ def test_any_split_decodes_to_the_reference_frames(name: str, split: tuple[int, 
 def test_any_split_encodes_to_the_reference_latents(name: str, split: tuple[int, ...]) -> None:
     model, pixels, expected = as_the_reference_encodes(name, sum(split))
     sizes = [pixel_frames(0 if i == 0 else 1, count) for i, count in enumerate(split)]
-    state, parts = (), []
+    state = ()
+    parts = []
     for part in pixels.split(sizes, dim=1):
         latents, state = model.encode(part, state)
         parts.append(latents)
@@ -115,7 +121,8 @@ def test_the_future_changes_no_earlier_frame() -> None:
     latents = torch.randn(1, 4, 4, 2, 2)
     changed = latents.clone()
     changed[:, 3] += 1
-    frames, other = model.decode(latents)[0], model.decode(changed)[0]
+    frames = model.decode(latents)[0]
+    other = model.decode(changed)[0]
     assert torch.equal(frames[:, :9], other[:, :9])
     assert not torch.equal(frames[:, 9:], other[:, 9:])
 

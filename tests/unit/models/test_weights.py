@@ -1,4 +1,5 @@
-"""Checkpoints of every layout and wrapping fill a module exactly, and what is drawn at random keeps its scale."""
+"""Checkpoints of every layout and wrapping fill a module exactly, and what is drawn at random keeps its
+scale."""
 
 from __future__ import annotations
 
@@ -15,7 +16,17 @@ from millstream.core.config import DiTConfig
 from millstream.models.dit import CausalDiT
 from millstream.models.wan.layouts import Part
 from millstream.models.weights.fill import fill_random
-from tests.unit.checkpoints import PARTS, assert_same, filled, in_layout, prefixed, random_module, save, save_shards, weights_of
+from tests.unit.checkpoints import (
+    PARTS,
+    assert_same,
+    filled,
+    in_layout,
+    prefixed,
+    random_module,
+    save,
+    save_shards,
+    weights_of,
+)
 from tests.unit.exact_memory import EXACT_MEMORY
 
 pytestmark = pytest.mark.slow
@@ -83,7 +94,10 @@ def test_one_safetensors_file_loads_with_any_known_prefix(prefix: str, tmp_path:
 def test_names_wrapped_in_the_middle_load(tmp_path: Path) -> None:
     expected = weights_of(random_module("dit"))
     original = in_layout(expected, "dit", "original")
-    wrapped = {name.replace(".self_attn.", "._fsdp_wrapped_module.self_attn."): value for name, value in original.items()}
+    wrapped = {
+        name.replace(".self_attn.", "._fsdp_wrapped_module.self_attn."): value
+        for name, value in original.items()
+    }
     assert_same(weights_of(filled("dit", save(wrapped, tmp_path / "x.safetensors"))), expected)
 
 
@@ -140,7 +154,9 @@ def test_filling_holds_the_model_and_little_more_than_one_shard(tmp_path: Path) 
     with torch.device("meta"):
         dit = CausalDiT(DiTConfig(layers=4, width=768, heads=6, ffn=4096, text_width=64))
     fill_random(dit, seed=0, device="cpu", dtype=torch.float32)
-    shards = save_shards(in_layout(weights_of(dit), "dit", "diffusers"), tmp_path, "diffusion_pytorch_model", 4)
+    shards = save_shards(
+        in_layout(weights_of(dit), "dit", "diffusers"), tmp_path, "diffusion_pytorch_model", 4
+    )
     largest = max(shard.stat().st_size for shard in shards)
     assert len(shards) == 4
     assert largest > 40e6
@@ -148,11 +164,15 @@ def test_filling_holds_the_model_and_little_more_than_one_shard(tmp_path: Path) 
     run = subprocess.run(command, capture_output=True, text=True, check=True, env=EXACT_MEMORY)
     beyond, model = map(int, run.stdout.split())
     assert model > 3 * largest
-    assert beyond < 1.2 * largest, f"held {beyond / 1e6:.0f} MB beyond the model, largest shard {largest / 1e6:.0f} MB"
+    assert beyond < 1.2 * largest, (
+        f"held {beyond / 1e6:.0f} MB beyond the model, largest shard {largest / 1e6:.0f} MB"
+    )
 
 
 def test_random_weights_depend_on_seed_and_name_only() -> None:
-    first, again, other = random_module("dit", 1), random_module("dit", 1), random_module("dit", 2)
+    first = random_module("dit", 1)
+    again = random_module("dit", 1)
+    other = random_module("dit", 2)
     assert_same(weights_of(first), weights_of(again))
     assert not torch.equal(first.blocks[0].ffn.up.weight, other.blocks[0].ffn.up.weight)
     assert not torch.equal(first.blocks[0].self_attn.q.weight, first.blocks[0].self_attn.k.weight)

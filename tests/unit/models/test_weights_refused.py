@@ -43,7 +43,9 @@ def test_missing_and_unexpected_keys_are_counted_and_all_kept(tmp_path: Path) ->
     path = save({**weights, "blocks.0.img.weight": torch.zeros(1)}, tmp_path / "x.safetensors")
     with pytest.raises(WeightsMismatch) as raised:
         filled("dit", path)
-    assert f"{len(gone)} missing: {gone[0]}, {gone[1]}, {gone[2]} and {len(gone) - 3} more" in str(raised.value)
+    assert f"{len(gone)} missing: {gone[0]}, {gone[1]}, {gone[2]} and {len(gone) - 3} more" in str(
+        raised.value
+    )
     assert "1 unexpected: blocks.0.img.weight" in str(raised.value)
     assert raised.value.survey.missing == tuple(gone)
 
@@ -51,14 +53,17 @@ def test_missing_and_unexpected_keys_are_counted_and_all_kept(tmp_path: Path) ->
 def test_another_model_and_another_part_are_told_apart(tmp_path: Path) -> None:
     mini = meta_module("dit", MODELS["wan-mini"])
     fill_random(mini, seed=0, device="cpu", dtype=torch.bfloat16)
-    assert "its shapes are those of wan-mini" in refused("dit", save(weights_of(mini), tmp_path / "mini.safetensors"))
+    assert "its shapes are those of wan-mini" in refused(
+        "dit", save(weights_of(mini), tmp_path / "mini.safetensors")
+    )
     vae = save(weights_of(random_module("vae")), tmp_path / "vae.safetensors")
     assert "holds a vae, not a dit" in refused("dit", vae)
 
 
 def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
     weights = weights_of(random_module("dit"))
-    first, second = save(weights, tmp_path / "a.safetensors"), save(weights, tmp_path / "b.safetensors")
+    first = save(weights, tmp_path / "a.safetensors")
+    second = save(weights, tmp_path / "b.safetensors")
     assert "lies in both" in refused("dit", first, second)
 
 
@@ -93,8 +98,11 @@ class Bomb:
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_pickle_with_code_is_refused_and_not_run(zipped: bool, tmp_path: Path) -> None:
-    path, target = tmp_path / "model.pt", tmp_path / "ran"
-    torch.save({"generator": {"x": torch.ones(1)}, "bomb": Bomb(target)}, path, _use_new_zipfile_serialization=zipped)
+    path = tmp_path / "model.pt"
+    target = tmp_path / "ran"
+    torch.save(
+        {"generator": {"x": torch.ones(1)}, "bomb": Bomb(target)}, path, _use_new_zipfile_serialization=zipped
+    )
     assert "holds code besides tensors, which is never run" in refused("dit", path)
     path.write_bytes(pickle.dumps(Bomb(target)))
     refused("dit", path)

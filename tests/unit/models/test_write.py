@@ -23,17 +23,23 @@ def test_diffusers_loads_it_strictly(tmp_path: Path) -> None:
     weights = weights_of(random_module("dit"))
     write_dit(tmp_path, TINY, weights, "diffusers", source="test", dtype=torch.float32, shard_bytes=60_000)
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
-    written = {name: weight for path in tmp_path.glob("*.safetensors") for name, weight in load_file(path).items()}
+    written = {
+        name: weight for path in tmp_path.glob("*.safetensors") for name, weight in load_file(path).items()
+    }
     model = diffusers.WanTransformer3DModel.from_config(json.loads((tmp_path / "config.json").read_text()))
     model.load_state_dict(written, strict=True)
     theirs = in_layout(weights, "dit", "diffusers")
     assert all(torch.equal(weight, theirs[name]) for name, weight in model.state_dict().items())
-    assert not [name for name, value in model.config.items() if name in CONFIGURED and value != CONFIGURED[name]]
+    assert not [
+        name for name, value in model.config.items() if name in CONFIGURED and value != CONFIGURED[name]
+    ]
 
 
 @pytest.mark.parametrize("layout", ["diffusers", "original"])
 @pytest.mark.parametrize("shard_bytes", [60_000, 1 << 30])
-def test_files_are_called_as_their_readers_look_for_them(tmp_path: Path, layout: Layout, shard_bytes: int) -> None:
+def test_files_are_called_as_their_readers_look_for_them(
+    tmp_path: Path, layout: Layout, shard_bytes: int
+) -> None:
     weights = weights_of(random_module("dit", dtype=torch.bfloat16))
     write_dit(tmp_path, TINY, weights, layout, source="test", shard_bytes=shard_bytes)
     files = sorted(path.name for path in tmp_path.glob("*.safetensors"))

@@ -1,5 +1,5 @@
-"""Copies between a device and host memory, on a device that only writes down what is queued; what a GPU makes of it is in
-`tests/gpu/test_front_never_waits.py`."""
+"""Copies between a device and host memory, on a device that only writes down what is queued; what a GPU makes
+of it is in `tests/gpu/test_front_never_waits.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ GPU = torch.device("cuda")
 
 class PaperStream:
     def __init__(self, name: str, queued: list[str]) -> None:
-        self.name, self._queued = name, queued
+        self.name = name
+        self._queued = queued
 
     def record_event(self) -> str:
         self._queued.append(f"{self.name} records")
@@ -32,7 +33,10 @@ class PaperStream:
 class PaperTensor:
     """On the device, or on its way there."""
 
-    is_cuda, device, shape, dtype = True, GPU, (2,), torch.float32
+    is_cuda = True
+    device = GPU
+    shape = (2,)
+    dtype = torch.float32
 
     def __init__(self, queued: list[str]) -> None:
         self._queued = queued
@@ -61,14 +65,18 @@ def queued(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_an_answer_is_copied_beside_the_consumers_work_which_waits_until_it_is_done(queued: list[str]) -> None:
+def test_an_answer_is_copied_beside_the_consumers_work_which_waits_until_it_is_done(
+    queued: list[str],
+) -> None:
     brought(cast(Tensor, PaperTensor(queued)), GPU)
     on, *rest = queued
     assert on == "on back:"
     assert rest == ["copy", "back records", "work waits for event of back", "memory is held for work"]
 
 
-def test_a_chunk_is_copied_to_the_host_once_its_producer_is_ready(queued: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_is_copied_to_the_host_once_its_producer_is_ready(
+    queued: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Arrival:
         def __init__(self, *, blocking: bool) -> None: ...
 
@@ -83,7 +91,13 @@ def test_a_chunk_is_copied_to_the_host_once_its_producer_is_ready(queued: list[s
     monkeypatch.setattr(torch.cuda, "Event", Arrival)
     monkeypatch.setattr(torch, "empty", lambda *_, **__: Pinned())
     HostCopy(cast(Tensor, PaperTensor(queued)), beside=True)
-    assert queued == ["work records", "there waits for event of work", "on there:", "copy", "arrival on there"]
+    assert queued == [
+        "work records",
+        "there waits for event of work",
+        "on there:",
+        "copy",
+        "arrival on there",
+    ]
 
 
 def test_what_is_in_host_memory_and_stays_there_is_not_copied() -> None:

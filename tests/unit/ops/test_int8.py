@@ -36,12 +36,16 @@ def restored(weight: Tensor) -> Tensor:
 
 @settings(max_examples=60)
 @given(BOUNDS, BOUNDS, st.lists(st.floats(-2e4, 2e4, allow_nan=False, width=32), min_size=1, max_size=20))
-def test_a_byte_is_within_half_a_step_of_what_it_stands_for(low: float, high: float, values: list[float]) -> None:
+def test_a_byte_is_within_half_a_step_of_what_it_stands_for(
+    low: float, high: float, values: list[float]
+) -> None:
     over = Range(min(low, high), max(low, high))
     assert 0 <= over.zero <= 255
     x = torch.tensor(values)
     held = x.clamp((0 - over.zero) * over.scale, (255 - over.zero) * over.scale)
-    assert (from_bytes(to_bytes(x, over), over) - held).abs().max() <= 0.51 * over.scale + 1e-4 * held.abs().max()
+    assert (
+        from_bytes(to_bytes(x, over), over) - held
+    ).abs().max() <= 0.51 * over.scale + 1e-4 * held.abs().max()
 
 
 def test_zero_is_exactly_a_byte() -> None:
@@ -50,7 +54,8 @@ def test_zero_is_exactly_a_byte() -> None:
 
 def test_a_linear_layer_is_the_product_of_what_the_bytes_stand_for() -> None:
     torch.manual_seed(0)
-    plain, x = nn.Linear(32, 48), torch.randn(2, 7, 32)
+    plain = nn.Linear(32, 48)
+    x = torch.randn(2, 7, 32)
     seen = from_bytes(to_bytes(x, OVER), OVER)
     expected = F.linear(seen, restored(plain.weight), plain.bias)
     assert torch.allclose(Int8Linear(plain, OVER)(x), expected, atol=1e-5)
@@ -58,7 +63,10 @@ def test_a_linear_layer_is_the_product_of_what_the_bytes_stand_for() -> None:
 
 def test_an_mlp_rounds_its_hidden_numbers_to_bytes() -> None:
     torch.manual_seed(0)
-    up, down, x, between = nn.Linear(32, 48), nn.Linear(48, 16), torch.randn(5, 32), Range(-0.2, 2.0)
+    up = nn.Linear(32, 48)
+    down = nn.Linear(48, 16)
+    x = torch.randn(5, 32)
+    between = Range(-0.2, 2.0)
     seen = from_bytes(to_bytes(x, OVER), OVER)
     hidden = F.gelu(F.linear(seen, restored(up.weight), up.bias), approximate="tanh")
     expected = F.linear(hidden.clamp(-0.2, 2.0), restored(down.weight), down.bias)
@@ -71,12 +79,17 @@ def test_an_mlp_rounds_its_hidden_numbers_to_bytes() -> None:
 def test_gelu_is_by_erf_on_avx2_alone(kind: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a range so narrow that its bytes tell one from the other."""
     monkeypatch.setenv("MILLSTREAM_CPU", kind)
-    plain, x, narrow = nn.Linear(1, 1), torch.linspace(-3, -1.5, 200)[:, None], Range(-0.1, 0.0)
+    plain = nn.Linear(1, 1)
+    x = torch.linspace(-3, -1.5, 200)[:, None]
+    narrow = Range(-0.1, 0.0)
     nn.init.ones_(plain.weight)
     nn.init.zeros_(plain.bias)
     seen = from_bytes(to_bytes(x, OVER), OVER) * restored(plain.weight)
     found = Int8Linear(plain, OVER).gelu_bytes(x, narrow).int()
-    apart = {which: (found - to_bytes(F.gelu(seen, approximate=which), narrow).int()).abs() for which in ("none", "tanh")}
+    apart = {
+        which: (found - to_bytes(F.gelu(seen, approximate=which), narrow).int()).abs()
+        for which in ("none", "tanh")
+    }
     assert apart[by].max() == 0
     assert max(each.max() for each in apart.values()) > 0
 
@@ -88,5 +101,7 @@ def test_gelu_by_erf_and_by_tanh_are_as_near_as_is_said() -> None:
 
 def test_rows_do_not_depend_on_who_shares_the_call() -> None:
     torch.manual_seed(0)
-    layer, mine, theirs = Int8Linear(nn.Linear(32, 48), OVER), torch.randn(1, 7, 32), 100 * torch.randn(1, 7, 32)
+    layer = Int8Linear(nn.Linear(32, 48), OVER)
+    mine = torch.randn(1, 7, 32)
+    theirs = 100 * torch.randn(1, 7, 32)
     assert torch.equal(layer(torch.cat([mine, theirs]))[:1], layer(mine))

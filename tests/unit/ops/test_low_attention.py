@@ -1,4 +1,5 @@
-"""Attention in 8 bits on plain twins: how near it stays, and what is packed when. Numbers are normal, the hardest case."""
+"""Attention in 8 bits on plain twins: how near it stays, and what is packed when. Numbers are normal, the
+hardest case."""
 
 from __future__ import annotations
 
@@ -12,11 +13,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from millstream.ops.low_attention import attend_packed
-from millstream.ops.packed import TILE, Packed, PackedQueries
-from millstream.ops.packing import pack_runs
+from millstream.ops.quantise_kv import pack_runs
+from millstream.ops.quantised_kv import TILE, PackedQueries, QuantisedKV
 from tests.unit.models_for_tests import relative_error
 
-BATCH, HEADS, WIDTH = 2, 2, 32
+BATCH = 2
+HEADS = 2
+WIDTH = 32
 CPU = torch.device("cpu")
 START = torch.zeros(1, dtype=torch.int64)
 
@@ -25,8 +28,8 @@ def numbers(length: int) -> Tensor:
     return torch.randn(BATCH, length, HEADS, WIDTH)
 
 
-def packed_of(k: Tensor, v: Tensor, *, mean: bool = True) -> Packed:
-    packed = Packed.room(BATCH, k.shape[1], HEADS, WIDTH, device=CPU)
+def packed_of(k: Tensor, v: Tensor, *, mean: bool = True) -> QuantisedKV:
+    packed = QuantisedKV.room(BATCH, k.shape[1], HEADS, WIDTH, device=CPU)
     if mean:
         packed.k_mean_RNH.copy_(k.mean(1))
         packed.v_mean_RNH.copy_(v.mean(1))
@@ -34,7 +37,7 @@ def packed_of(k: Tensor, v: Tensor, *, mean: bool = True) -> Packed:
     return packed
 
 
-def attended(q: Tensor, packed: Packed, keys: int) -> Tensor:
+def attended(q: Tensor, packed: QuantisedKV, keys: int) -> Tensor:
     return attend_packed(PackedQueries.of(q), packed, keys, dtype=torch.float32)
 
 
@@ -46,17 +49,23 @@ def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 @given(queries=st.integers(1, 40), keys=st.integers(1, 3 * TILE), seed=st.integers(0, 2**31))
 def test_it_stays_near_float32_at_any_length(queries: int, keys: int, seed: int) -> None:
     torch.manual_seed(seed)
-    q, k, v = numbers(queries), numbers(keys), numbers(keys)
+    q = numbers(queries)
+    k = numbers(keys)
+    v = numbers(keys)
     assert relative_error(attended(q, packed_of(k, v), keys), exact(q, k, v)) <= 0.06
 
 
 def test_it_costs_what_eight_bits_cost() -> None:
-    q, k, v = numbers(64), numbers(500), numbers(500)
+    q = numbers(64)
+    k = numbers(500)
+    v = numbers(500)
     assert 0.02 <= relative_error(attended(q, packed_of(k, v), 500), exact(q, k, v)) <= 0.045
 
 
 def test_what_all_keys_have_in_common_costs_nothing_once_their_mean_is_taken() -> None:
-    q, k, v = numbers(64), numbers(300), numbers(300)
+    q = numbers(64)
+    k = numbers(300)
+    v = numbers(300)
     k = k + 40 * torch.randn(BATCH, 1, HEADS, WIDTH)
     wanted = exact(q, k, v)
     assert relative_error(attended(q, packed_of(k, v), 300), wanted) <= 0.06
@@ -64,7 +73,9 @@ def test_what_all_keys_have_in_common_costs_nothing_once_their_mean_is_taken() -
 
 
 def test_what_all_values_have_in_common_is_in_the_answer_and_costs_nothing() -> None:
-    q, k, v = numbers(64), numbers(300), numbers(300)
+    q = numbers(64)
+    k = numbers(300)
+    v = numbers(300)
     common = 40 * torch.randn(BATCH, 1, HEADS, WIDTH)
     wanted = exact(q, k, v)
     assert relative_error(attended(q, packed_of(k, v + common), 300) - common, wanted) <= 0.06
@@ -74,32 +85,42 @@ def test_what_all_values_have_in_common_is_in_the_answer_and_costs_nothing() -> 
 @pytest.mark.parametrize("factor", [1e-6, 1e4])
 def test_values_of_any_size_are_kept_as_well(factor: float) -> None:
     """A tile's scale may be far from the one before it."""
-    q, k, v = numbers(20), numbers(300), numbers(300)
+    q = numbers(20)
+    k = numbers(300)
+    v = numbers(300)
     v[:, TILE : 2 * TILE] *= factor
     assert relative_error(attended(q, packed_of(k, v), 300), exact(q, k, v)) <= 0.06
 
 
 def test_large_scores_are_lifted_without_overflow() -> None:
-    q, k, v = 12 * numbers(20), 12 * numbers(300), numbers(300)
+    q = 12 * numbers(20)
+    k = 12 * numbers(300)
+    v = numbers(300)
     assert relative_error(attended(q, packed_of(k, v), 300), exact(q, k, v)) <= 0.15
 
 
 def test_a_tile_of_zeros_is_no_special_case() -> None:
-    q, k, v = numbers(20), numbers(300), numbers(300)
+    q = numbers(20)
+    k = numbers(300)
+    v = numbers(300)
     k[:, :TILE], v[:, :TILE] = 0, 0
     assert relative_error(attended(q, packed_of(k, v, mean=False), 300), exact(q, k, v)) <= 0.06
 
 
 def test_only_what_a_run_touches_is_packed_and_to_the_bits_that_packing_all_would_give() -> None:
-    k, v = numbers(600), numbers(600)
-    packed, before = packed_of(k, v), packed_of(k, v)
-    k, v = numbers(600), numbers(600)
-    anew = Packed(*(tensor.clone() for tensor in packed.tensors))
+    k = numbers(600)
+    v = numbers(600)
+    packed = packed_of(k, v)
+    before = packed_of(k, v)
+    k = numbers(600)
+    v = numbers(600)
+    anew = QuantisedKV(*(tensor.clone() for tensor in packed.tensors))
     pack_runs(anew, k, v, START, 600)
     pack_runs(packed, k, v, torch.tensor([0, 250]), 20)  # tile 0; tiles 1 and 2
     touched = [tile in (0, 1, 2) for tile in range(5)]
     for tile, is_new in enumerate(touched):
-        part, wanted = slice(tile * TILE, (tile + 1) * TILE), anew if is_new else before
+        part = slice(tile * TILE, (tile + 1) * TILE)
+        wanted = anew if is_new else before
         assert torch.equal(packed.k_RWNH[:, part], wanted.k_RWNH[:, part])
         assert torch.equal(packed.vt_RNHW[..., part].float(), wanted.vt_RNHW[..., part].float())
         assert torch.equal(packed.k_scales_RNT[..., tile], wanted.k_scales_RNT[..., tile])
@@ -107,8 +128,10 @@ def test_only_what_a_run_touches_is_packed_and_to_the_bits_that_packing_all_woul
 
 
 def test_places_past_the_last_key_are_zeros_whatever_was_there() -> None:
-    k, v = numbers(256), numbers(256)
-    packed, alone = packed_of(1e3 * k, 1e3 * v, mean=False), packed_of(k[:, :130], v[:, :130], mean=False)
+    k = numbers(256)
+    v = numbers(256)
+    packed = packed_of(1e3 * k, 1e3 * v, mean=False)
+    alone = packed_of(k[:, :130], v[:, :130], mean=False)
     pack_runs(packed, k[:, :130], v[:, :130], START, 130)
     for found, wanted in zip(packed.tensors, alone.tensors, strict=True):
         assert torch.equal(found.float(), wanted.float())
@@ -116,7 +139,7 @@ def test_places_past_the_last_key_are_zeros_whatever_was_there() -> None:
 
 
 def test_all_that_is_packed_lies_in_one_run_of_memory() -> None:
-    packed = Packed.room(3, 200, 2, 32, device=torch.device("cpu"))
+    packed = QuantisedKV.room(3, 200, 2, 32, device=torch.device("cpu"))
     storages = {tensor.untyped_storage().data_ptr() for tensor in packed.tensors}
     assert len(storages) == 1
     ends = [(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes) for tensor in packed.tensors]

@@ -18,18 +18,20 @@ from triton.runtime import interpreter
 
 from millstream.ops.fp8 import E4M3
 from millstream.ops.kernels.low_attention import launch_attend_packed
-from millstream.ops.kernels.packed import launch_pack_runs
+from millstream.ops.kernels.quantise_kv import launch_pack_runs
 from millstream.ops.kernels.ring_write import launch_write_ring
 from millstream.ops.low_attention import attend_packed
-from millstream.ops.packed import Packed, PackedQueries
-from millstream.ops.packing import pack_runs
+from millstream.ops.quantise_kv import pack_runs
+from millstream.ops.quantised_kv import PackedQueries, QuantisedKV
 from millstream.ops.ring_write import write_ring
 from millstream.ops.rope import frame_phases
 from tests.unit.models_for_tests import relative_error
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # numpy, inside the interpreter
 
-ROWS, HEADS, WIDTH = 2, 2, 32
+ROWS = 2
+HEADS = 2
+WIDTH = 32
 
 
 @pytest.fixture(autouse=True)
@@ -43,15 +45,19 @@ def _mended_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.from_numpy(np.ascontiguousarray(x)).to(E4M3).view(torch.uint8).numpy()
 
     def counted(*bounds: Any) -> builtins.range:
-        return builtins.range(*(each if isinstance(each, int) else each.handle.data.item() for each in bounds))
+        return builtins.range(
+            *(each if isinstance(each, int) else each.handle.data.item() for each in bounds)
+        )
 
     monkeypatch.setattr(interpreter, "_convert_float", converted)
     monkeypatch.setattr(interpreter, "range", counted, raising=False)
 
 
-def rooms(places: int) -> tuple[Packed, Packed]:
+def rooms(places: int) -> tuple[QuantisedKV, QuantisedKV]:
     """Alike, and full of something."""
-    found, expected = (Packed.room(ROWS, places, HEADS, WIDTH, device=torch.device("cpu")) for _ in range(2))
+    found, expected = (
+        QuantisedKV.room(ROWS, places, HEADS, WIDTH, device=torch.device("cpu")) for _ in range(2)
+    )
     for tensors in zip(found.tensors, expected.tensors, strict=True):
         filled = torch.randn(tensors[0].shape)
         for tensor in tensors:
@@ -59,7 +65,9 @@ def rooms(places: int) -> tuple[Packed, Packed]:
     return found, expected
 
 
-@pytest.mark.parametrize(("starts", "length", "places"), [([0], 300, 300), ([260, 0, 130], 40, 300), ([120, 200], 80, 280)])
+@pytest.mark.parametrize(
+    ("starts", "length", "places"), [([0], 300, 300), ([260, 0, 130], 40, 300), ([120, 200], 80, 280)]
+)
 def test_packing_equals_its_twin_and_leaves_the_rest(starts: list[int], length: int, places: int) -> None:
     found, expected = rooms(300)
     k, v = torch.randn(2, ROWS, 300, HEADS, WIDTH)[:, :, :places]
@@ -67,7 +75,9 @@ def test_packing_equals_its_twin_and_leaves_the_rest(starts: list[int], length: 
     launch_pack_runs(found, k, v, beginnings, length)
     pack_runs(expected, k, v, beginnings, length)
     for ours, twins in zip(found.tensors, expected.tensors, strict=True):
-        assert relative_error(ours.float(), twins.float()) <= 1e-3, "one place of the last that rounds the other way, at most"
+        assert relative_error(ours.float(), twins.float()) <= 1e-3, (
+            "one place of the last that rounds the other way, at most"
+        )
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(70, 256), (64, 300), (5, 100), (3, 128)])
@@ -85,11 +95,15 @@ def test_attention_equals_its_twin(queries: int, keys: int) -> None:
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("heads", [2, 3])
 def test_queries_are_packed_as_they_are_written(heads: int, batch: int) -> None:
-    width, grid = heads * WIDTH, (1, 2)
+    width = heads * WIDTH
+    grid = (1, 2)
     phases = frame_phases(torch.tensor([4, 5, 9]), grid, WIDTH)
     qkv, (weight_q, weight_k) = torch.randn(batch, 6, 3 * width), torch.randn(2, width).unbind()
-    index, rings = torch.tensor([2, 3, 8, 9, 0, 1]), [torch.full((batch, 12, heads, WIDTH), 7.0) for _ in range(4)]
-    found = launch_write_ring(qkv, weight_q, weight_k, phases, index, rings[0], rings[1], eps=1e-6, packs=True)
+    index = torch.tensor([2, 3, 8, 9, 0, 1])
+    rings = [torch.full((batch, 12, heads, WIDTH), 7.0) for _ in range(4)]
+    found = launch_write_ring(
+        qkv, weight_q, weight_k, phases, index, rings[0], rings[1], eps=1e-6, packs=True
+    )
     expected = write_ring(qkv, weight_q, weight_k, phases, index, rings[2], rings[3], eps=1e-6, packs=True)
     assert isinstance(found, PackedQueries)
     assert isinstance(expected, PackedQueries)

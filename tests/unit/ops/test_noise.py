@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -38,7 +40,9 @@ def test_noise_is_standard_normal() -> None:
     assert abs(float(neighbours)) < 5e-3
 
 
-identity = st.tuples(st.integers(0, 2**63 - 1), st.integers(-1, 2**31), st.integers(0, 2**31), st.integers(0, 0xFFFF))
+identity = st.tuples(
+    st.integers(0, 2**63 - 1), st.integers(-1, 2**31), st.integers(0, 2**31), st.integers(0, 0xFFFF)
+)
 
 
 @settings(max_examples=60)
@@ -51,6 +55,16 @@ def test_equal_names_give_equal_noise_and_others_do_not(first: tuple, second: tu
     assert torch.equal(noise(first), noise(second)) == (first == second)
 
 
+def test_epoch_chunk_and_step_do_not_stand_for_each_other() -> None:
+    """All small names, where one number might make up for another: one more chunk for one epoch less."""
+    names = list(itertools.product(range(3), repeat=4))
+    drawn = {
+        tuple(gaussian((4,), seed=seed, epoch=epoch, chunk=chunk, step=step).tolist())
+        for seed, epoch, chunk, step in names
+    }
+    assert len(drawn) == len(names)
+
+
 def test_a_shorter_request_is_a_prefix_of_a_longer_one() -> None:
     name = dict(seed=5, epoch=1, chunk=2, step=0)
     assert torch.equal(gaussian((10,), **name), gaussian((999,), **name)[:10])
@@ -58,6 +72,7 @@ def test_a_shorter_request_is_a_prefix_of_a_longer_one() -> None:
 
 @pytest.mark.parametrize("shape", [(1,), (3, 5, 7), (3, 4, 8, 10)])
 def test_rows_of_a_batch_have_the_bits_that_each_has_alone(shape: tuple[int, ...]) -> None:
-    seeds, name = [5, -3, 2**40 + 1], dict(epoch=1, chunk=2, step=COMMIT_STEP)
+    seeds = [5, -3, 2**40 + 1]
+    name = dict(epoch=1, chunk=2, step=COMMIT_STEP)
     rows = gaussian_rows(shape, torch.tensor(seeds), **name)
     assert torch.equal(rows, torch.stack([gaussian(shape, seed=seed, **name) for seed in seeds]))

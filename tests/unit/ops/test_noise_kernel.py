@@ -25,8 +25,10 @@ def test_the_kernel_draws_the_same_normals(count: int, seed: int) -> None:
 
 @pytest.mark.parametrize("count", [7, 4099])
 def test_the_kernel_draws_each_row_from_its_own_seed(count: int) -> None:
-    seeds, name = torch.tensor([5, 0, 2**32 + 5, 5]), dict(epoch=1, chunk=3, step=2)
-    found, expected = launch_gaussian_rows(count, seeds, **name), gaussian_rows((count,), seeds, **name)
+    seeds = torch.tensor([5, 0, 2**32 + 5, 5])
+    name = dict(epoch=1, chunk=3, step=2)
+    found = launch_gaussian_rows(count, seeds, **name)
+    expected = gaussian_rows((count,), seeds, **name)
     assert torch.allclose(found, expected, atol=2e-6)
     assert torch.equal(expected[2], gaussian((count,), seed=2**32 + 5, **name))
     assert not torch.equal(found[0], found[1])

@@ -1,4 +1,5 @@
-"""Pieces beside each other, with zeros among their keys, are pieces one after the other: what they give and its gradients."""
+"""Pieces beside each other, with zeros among their keys, are pieces one after the other: what they give and
+its gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +11,10 @@ from millstream.ops.piecewise import PiecesBeside, TokenPiece, attend_beside, at
 
 UNIT = 126
 LAYOUTS = {
-    "each its past": [TokenPiece(slice(0, 126), (slice(0, 126),)), TokenPiece(slice(126, 378), (slice(0, 378),))],
+    "each its past": [
+        TokenPiece(slice(0, 126), (slice(0, 126),)),
+        TokenPiece(slice(126, 378), (slice(0, 378),)),
+    ],
     "some of its past, and itself": [
         TokenPiece(slice(0, 126), (slice(0, 126),)),
         TokenPiece(slice(126, 252), (slice(126, 252),)),
@@ -48,7 +52,9 @@ def test_queries_that_are_far_from_all_keys_lose_nothing_to_the_zeros(away: floa
 
     exact = [each.detach().double().requires_grad_() for each in given]
     expected = grads(attend_pieces(*exact, pieces), exact)
-    for found, wanted in zip(grads(attend_beside(*given, PiecesBeside.of(pieces, UNIT)), given), expected, strict=True):
+    for found, wanted in zip(
+        grads(attend_beside(*given, PiecesBeside.of(pieces, UNIT)), given), expected, strict=True
+    ):
         torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-5)
 
 

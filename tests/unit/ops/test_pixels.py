@@ -35,7 +35,8 @@ def bits(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("channels", [3, 12, 16, 96])
 @pytest.mark.parametrize("pad", [0, 1])
 def test_frames_are_copied_into_a_rim_and_out_of_it_to_the_bit(channels: int, pad: int) -> None:
-    canvas, frames = bits(4, 5 + 2 * pad, 6 + 2 * pad, channels), bits(2, 5, 6, channels)
+    canvas = bits(4, 5 + 2 * pad, 6 + 2 * pad, channels)
+    frames = bits(2, 5, 6, channels)
     expected = canvas.clone()
     inside = (slice(1, 3), slice(pad, pad + 5), slice(pad, pad + 6))
     expected.view(torch.int16)[inside] = frames.view(torch.int16)
@@ -47,6 +48,7 @@ def test_frames_are_copied_into_a_rim_and_out_of_it_to_the_bit(channels: int, pa
 
 
 def test_frames_that_lie_channels_first_are_copied_too() -> None:
-    canvas, frames = torch.zeros(2, 5, 6, 16), torch.randn(16, 2, 5, 6).permute(1, 2, 3, 0)
+    canvas = torch.zeros(2, 5, 6, 16)
+    frames = torch.randn(16, 2, 5, 6).permute(1, 2, 3, 0)
     copy_frames(canvas, frames)
     assert torch.equal(canvas, frames)

@@ -63,7 +63,8 @@ def test_a_stream_turns_channels_to_the_bits_of_the_formula(
     """Without gradients a CPU may take a quicker way, and journals are held to the bit."""
     x = torch.randn(rows, 12, heads, head, generator=torch.Generator().manual_seed(start)).to(dtype)
     phases = frame_phases(torch.tensor([start, start + 1]), (2, 3), head)
-    even, odd = x.float()[..., ::2], x.float()[..., 1::2]
+    even = x.float()[..., ::2]
+    odd = x.float()[..., 1::2]
     expected = torch.empty_like(x)
     expected[..., ::2] = (even * phases.cos - odd * phases.sin).to(dtype)
     expected[..., 1::2] = (even * phases.sin + odd * phases.cos).to(dtype)

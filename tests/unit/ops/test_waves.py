@@ -40,7 +40,9 @@ def test_what_is_found_for_real_streams(queries: int, keys: int, heads: int, exp
 
 
 @given(st.integers(1, 8000), st.integers(1, 160), st.integers(1, 40), st.integers(1, 140))
-def test_even_waves_keep_every_processor_busy_for_less_time(queries: int, tiles: int, heads: int, processors: int) -> None:
+def test_even_waves_keep_every_processor_busy_for_less_time(
+    queries: int, tiles: int, heads: int, processors: int
+) -> None:
     found = even_waves(queries, tiles * KEYS, heads, processors)
     if found is None:
         return
@@ -48,7 +50,9 @@ def test_even_waves_keep_every_processor_busy_for_less_time(queries: int, tiles:
     assert found.queries % QUERIES == 0
     assert tiles % found.parts == 0
     rest = -(-(queries - found.queries) // QUERIES) * heads * found.parts
-    apart = longest(found.queries // QUERIES * heads, processors, tiles) + longest(rest, processors, tiles // found.parts)
+    apart = longest(found.queries // QUERIES * heads, processors, tiles) + longest(
+        rest, processors, tiles // found.parts
+    )
     assert apart < longest(-(-queries // QUERIES) * heads, processors, tiles)
 
 

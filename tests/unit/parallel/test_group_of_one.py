@@ -1,5 +1,6 @@
-"""A group of one rank over a real backend: every collective passes through it, and recorded calls keep the order that NCCL asks
-for. Here over gloo, in this process; `tests/gpu/test_nccl_alone.py` does the same over NCCL, with graphs."""
+"""A group of one rank over a real backend: every collective passes through it, and recorded calls keep the
+order that NCCL asks for. Here over gloo, in this process; `tests/gpu/test_nccl_alone.py` does the same over
+NCCL, with graphs."""
 
 from __future__ import annotations
 
@@ -73,13 +74,15 @@ def test_every_collective_passes_through_the_backend_of_a_group_of_one(groups: G
 
 
 def test_a_group_without_a_backend_says_nothing() -> None:
-    alone, x = create_groups(LOCAL).mesh, torch.randn(4, 3)
+    alone = create_groups(LOCAL).mesh
+    x = torch.randn(4, 3)
     assert all(torch.equal(found, x) for found in say_all(alone, x).values())
     assert not alone.record.counts
 
 
 def test_a_call_is_recorded_only_over_a_communicator_that_is_there(groups: Groups) -> None:
-    group, x = groups.stage, torch.ones(2)
+    group = groups.stage
+    x = torch.ones(2)
     record = group.recorder(tape)
     with pytest.raises(AssertionError, match="stage0 was never spoken on"):
         record(lambda: None)
@@ -101,7 +104,8 @@ def test_groups_are_left_only_when_nobody_holds_a_recording_over_them(groups: Gr
 
 
 def test_fast_blocks_are_recorded_over_a_group_and_forgotten_before_it_is_left(groups: Groups) -> None:
-    spread, speed = TensorSpread(groups.stage), Speed(blocks=True)
+    spread = TensorSpread(groups.stage)
+    speed = Speed(blocks=True)
     fast = quicken(dit(FOUR_HEADS), speed, spread)
     whole = dit(FOUR_HEADS).blocks
     fast.blocks = RecordedStack(whole, Speed(blocks=True, graphs=True), spread.recorder(tape), spread)

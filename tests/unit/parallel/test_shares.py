@@ -1,4 +1,5 @@
-"""A rank's share of a DiT: together the shares are the whole, and reading one takes the memory of one and a parameter."""
+"""A rank's share of a DiT: together the shares are the whole, and reading one takes the memory of one and a
+parameter."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from millstream.core.presets import MODELS
 from millstream.core.speed import FP8_GROUPS, Speed
 from millstream.core.topology import LEADER, Topology
 from millstream.models.dit import CausalDiT
+from millstream.models.live_bytes import LiveBytes
 from millstream.models.registry import load_dit
 from millstream.models.weights.fill import Keep, fill_random
 from millstream.models.weights.fingerprint import FingerprintRecorder, records
@@ -25,7 +27,6 @@ from millstream.parallel.groups import Groups
 from millstream.parallel.shares import keep_share, share_of
 from tests.unit.checkpoints import Weights, assert_same, in_layout, random_module, save, weights_of
 from tests.unit.exact_memory import EXACT_MEMORY
-from tests.unit.live_bytes import LiveBytes
 from tests.unit.models.test_lora import LAYERS, SPELLINGS, merged_by_hand
 
 pytestmark = pytest.mark.slow
@@ -50,7 +51,8 @@ def cut(whole: Weights, keep: Keep) -> Weights:
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_every_element_is_with_some_rank_and_blocks_are_with_one_or_in_parts(name: str) -> None:
-    topology, counted = Topology.parse(name), {}
+    topology = Topology.parse(name)
+    counted = {}
     numbered = {each: torch.arange(tensor.numel()).view(tensor.shape) for each, tensor in whole_dit().items()}
     for keep in shares_of(name, 2).values():
         for each, kept in cut(numbered, keep).items():
@@ -85,14 +87,18 @@ def source(kind: str, folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_a_share_that_is_read_has_the_bits_of_the_whole_and_tells_its_fingerprint(kind: str, tmp_path: Path) -> None:
+def test_a_share_that_is_read_has_the_bits_of_the_whole_and_tells_its_fingerprint(
+    kind: str, tmp_path: Path
+) -> None:
     asked = source(kind, tmp_path)
     whole = load_dit(**asked, **PLACE)
     keeps = [keep for name in TOPOLOGIES for keep in shares_of(name, len(whole.blocks)).values()]
     for keep in keeps[-1:] if kind == "bundled" else keeps:
         recorder = FingerprintRecorder("dit")
 
-        def noted(each: str, tensor: Tensor, keep: Keep = keep, recorder: FingerprintRecorder = recorder) -> Tensor | None:
+        def noted(
+            each: str, tensor: Tensor, keep: Keep = keep, recorder: FingerprintRecorder = recorder
+        ) -> Tensor | None:
             recorder.add(each, tensor)
             return keep(each, tensor)
 
@@ -152,36 +158,52 @@ def test_reading_a_share_takes_the_memory_of_that_share_and_one_parameter(tmp_pa
     fill_random(dit, seed=0, device="cpu", dtype=torch.float32)
     whole = weights_of(dit)
     path = save(in_layout(whole, "dit", "original"), tmp_path / "dit.safetensors")
-    total, largest = sum(each.nbytes for each in whole.values()), max(each.nbytes for each in whole.values())
+    total = sum(each.nbytes for each in whole.values())
+    largest = max(each.nbytes for each in whole.values())
     for name, rank, most in (("front+1", 1, 1.0), ("front+pp2xtp2", 4, 0.5)):
         command = [sys.executable, "-c", MEASURE, str(path), name, str(rank), repr(SIZES)]
         run = subprocess.run(command, capture_output=True, text=True, check=True, env=EXACT_MEMORY)
         peak, share = map(int, run.stdout.split())
         assert 0.2 * total < share <= most * total
-        assert share * 0.9 < peak < share + largest + 2e6, f"{name}: {peak / 1e6:.1f} MB for a share of {share / 1e6:.1f} MB"
+        assert share * 0.9 < peak < share + largest + 2e6, (
+            f"{name}: {peak / 1e6:.1f} MB for a share of {share / 1e6:.1f} MB"
+        )
 
 
 def leaders_groups(topology: Topology) -> Groups:
     """Nobody is spoken to."""
     sizes = dict(mesh=topology.mesh_size, stage=topology.tp * topology.sp, lane=topology.pp)
     ranks = {name: tuple(range(LEADER, LEADER + size)) for name, size in sizes.items()}
-    made = {name: RankGroup(name=name, purpose="mesh", ranks=ranks[name], rank=LEADER, handle=None) for name in sizes}
+    made = {
+        name: RankGroup(name=name, purpose="mesh", ranks=ranks[name], rank=LEADER, handle=None)
+        for name in sizes
+    }
     mesh, stage, lane = made.values()
     return Groups(world=mesh, mesh=mesh, stages=(stage,), lanes=(lane,), backs=(lane,), record=mesh.record)
 
 
-@pytest.mark.parametrize(("name", "fp8"), [("front+tp2", FP8_GROUPS), ("front+sp2", ()), ("front+pp2", FP8_GROUPS)])
-def test_a_share_becomes_fast_in_the_memory_of_that_share_and_a_block_and_a_half(name: str, fp8: tuple[str, ...]) -> None:
-    """A block's q, k and v are there twice while they become one; a parameter is there in float32 while it is rounded."""
-    topology, spec = Topology.parse(name), replace(MODELS["wan-mini"], dit=DiTConfig(**SIZES | dict(width=256, ffn=1024)))
+@pytest.mark.parametrize(
+    ("name", "fp8"), [("front+tp2", FP8_GROUPS), ("front+sp2", ()), ("front+pp2", FP8_GROUPS)]
+)
+def test_a_share_becomes_fast_in_the_memory_of_that_share_and_a_block_and_a_half(
+    name: str, fp8: tuple[str, ...]
+) -> None:
+    """A block's q, k and v are there twice while they become one; a parameter is there in float32 while it is
+    rounded."""
+    topology = Topology.parse(name)
+    spec = replace(MODELS["wan-mini"], dit=DiTConfig(**SIZES | dict(width=256, ffn=1024)))
     bounds = even_bounds(spec.dit.layers, topology.pp)
     place = dict(device=torch.device("cpu"), dtype=torch.bfloat16, keep=share_of(topology, LEADER, bounds))
     with LiveBytes("cpu") as live:
         share = load_dit(spec, ["random:1"], **place)
         read, block = (sum(each.nbytes for each in held(part).values()) for part in (share, share.blocks[0]))
-        fast = connect(share, topology, leaders_groups(topology), bounds=bounds, speed=Speed(blocks=True, fp8=fp8))
+        fast = connect(
+            share, topology, leaders_groups(topology), bounds=bounds, speed=Speed(blocks=True, fp8=fp8)
+        )
     left = sum(each.nbytes for each in held(fast).values())
-    assert read <= live.peak <= read + 1.5 * block, f"{live.peak} for a share of {read} with blocks of {block}"
+    assert read <= live.peak <= read + 1.5 * block, (
+        f"{live.peak} for a share of {read} with blocks of {block}"
+    )
     assert left < 0.75 * read if fp8 else left == read
 
 

@@ -1,4 +1,5 @@
-"""A VAE split into tiles: the pictures and latents of the whole one, streaming; a tile that fails is said at once."""
+"""A VAE split into tiles: the pictures and latents of the whole one, streaming; a tile that fails is said at
+once."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ WHOLE = {"plain": vae, "fast": lambda: FastVAE(vae())}
 @torch.inference_mode()
 def decoded(network: VAE, latents: Tensor) -> Tensor:
     """Two latent frames at a time."""
-    state, found = (), []
+    state = ()
+    found = []
     for part in latents.split(2, dim=1):
         pixels, state = network.decode(part, state)
         found.append(pixels)
@@ -50,7 +52,8 @@ def split(whole: WanVAE, grid: Grid) -> SplitVAE:
 def test_tiles_together_are_the_whole_picture_and_its_latents(kind: str, data: st.DataObject) -> None:
     grid = data.draw(st.sampled_from([Grid(1, 2), Grid(2, 1), Grid(2, 2), Grid(1, 3), Grid(3, 2)]))
     rows, columns = (data.draw(st.integers(least, least + 2)) for least in grid)
-    generator, exact = torch.Generator().manual_seed(data.draw(st.integers(0, 99))), vae()
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    exact = vae()
     latents = torch.randn(1, 3, 4, rows, columns, generator=generator)
     pixels = torch.randn(1, 9, 3, 8 * rows, 8 * columns, generator=generator)
     tiles = split(WHOLE[kind](), grid)
@@ -61,12 +64,16 @@ def test_tiles_together_are_the_whole_picture_and_its_latents(kind: str, data: s
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_what_tiles_remember_is_their_part_of_what_the_whole_remembers(kind: str) -> None:
-    latents, grid = torch.randn(1, 2, 4, 3, 4), Grid(2, 2)
+    latents = torch.randn(1, 2, 4, 3, 4)
+    grid = Grid(2, 2)
     with torch.inference_mode(), mock.patch.object(spatial, "choose_grid", return_value=grid):
         states = split(WHOLE[kind](), grid).decode(latents)[1]
         expected = vae().decode(latents)[1]
     layers = [states[layer :: len(expected)] for layer in range(len(expected))]
-    assert all(relative_error(grid.joined(tiles), whole) < 1e-5 for tiles, whole in zip(layers, expected, strict=True))
+    assert all(
+        relative_error(grid.joined(tiles), whole) < 1e-5
+        for tiles, whole in zip(layers, expected, strict=True)
+    )
 
 
 def test_tiles_of_one_device_share_the_weights_that_are_there() -> None:
@@ -87,7 +94,9 @@ def test_tiles_of_one_device_share_the_weights_that_are_there() -> None:
         ((4, 4), 1, (1, 1)),
     ],
 )
-def test_a_picture_is_cut_where_its_edges_are_shortest(size: tuple[int, int], count: int, expected: tuple[int, int]) -> None:
+def test_a_picture_is_cut_where_its_edges_are_shortest(
+    size: tuple[int, int], count: int, expected: tuple[int, int]
+) -> None:
     assert choose_grid(size, count) == expected
 
 
@@ -97,7 +106,8 @@ def test_every_tile_has_pixels_and_they_are_all_of_them(rows: int, columns: int,
         with pytest.raises(ConfigError, match=f"{rows}x{columns} latent cells do not make {count} tiles"):
             choose_grid((rows, columns), count)
         return
-    grid, x = choose_grid((rows, columns), count), torch.arange(4 * rows * columns).view(2 * rows, 2 * columns)
+    grid = choose_grid((rows, columns), count)
+    x = torch.arange(4 * rows * columns).view(2 * rows, 2 * columns)
     tiles = grid.cut(x, unit=2)
     assert len(tiles) == count
     assert all(min(tile.shape) >= 2 and not any(side % 2 for side in tile.shape) for tile in tiles)
@@ -105,10 +115,12 @@ def test_every_tile_has_pixels_and_they_are_all_of_them(rows: int, columns: int,
 
 
 def test_a_tile_that_fails_fails_all_at_once_and_the_next_pass_is_sound() -> None:
-    whole, latents = vae(), torch.randn(1, 2, 4, 4, 4)
+    whole = vae()
+    latents = torch.randn(1, 2, 4, 4, 4)
     tiles = split(whole, Grid(2, 2))
     attention = tiles.parts[1].decoder.middle[1].whole
-    sound, attention.qkv = attention.qkv, torch.nn.Conv2d(1, 3, 1)
+    sound = attention.qkv
+    attention.qkv = torch.nn.Conv2d(1, 3, 1)
     begun = time.monotonic()
     with pytest.raises(RuntimeError, match="channels"):
         decoded(tiles, latents)

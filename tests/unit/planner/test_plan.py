@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
-from millstream.commands.plan.run import PlanRequest
+from millstream.commands.main import app
+from millstream.commands.plan.options import PlanOptions
 from millstream.core.errors import ConfigError, UnknownModel
 from millstream.core.presets import MODELS
 from millstream.core.topology import Topology, divisors
@@ -21,8 +22,8 @@ from millstream.planner.checkpoints import resolve_model
 from millstream.planner.hardware import DEVICES, named_by_driver, parse_fleet
 from millstream.planner.search import PlanAnswer, largest, search, topologies
 
-BIG = PlanRequest(model="wan2.1-t2v-14b", gpus="4xH200", changes=dict(height=320, width=576, fps=24), software="compiled")
-SMALL = PlanRequest(model="wan2.1-t2v-1.3b", gpus="H200", changes=dict(window=9), software="compiled")
+BIG = PlanOptions(model="wan2.1-t2v-14b", gpus="4xH200", size="320x576", fps=24, software="compiled")
+SMALL = PlanOptions(model="wan2.1-t2v-1.3b", gpus="H200", window=9, software="compiled")
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +31,8 @@ def machine_that_was_never_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("MILLSTREAM_HOME", str(tmp_path / "home"))
 
 
-def asked(request: PlanRequest, **changes: object) -> PlanAnswer:
-    values = {name: getattr(request, name) for name in PlanRequest.__slots__} | changes
-    return search(PlanRequest(**values).ask())
+def asked(request: PlanOptions, **changes: object) -> PlanAnswer:
+    return search(replace(request, **changes).ask())  # type: ignore[arg-type]
 
 
 def millstream(*words: str) -> tuple[int, str, str]:
@@ -50,11 +50,13 @@ def test_a_promise_that_one_card_misses_is_held_by_two() -> None:
     assert "of 24 FPS" in answer.why_not(local)
     for plan in answer.plans:
         if plan.holds and plan.fps > 1.01 * answer.best.fps:
-            assert "times the frames a second" in answer.why_not(plan), "more frames are not called no quicker"
+            assert "times the frames a second" in answer.why_not(plan), (
+                "more frames are not called no quicker"
+            )
 
 
 def test_an_impossible_promise_gets_the_nearest_plan_and_what_is_in_the_way() -> None:
-    answer = asked(BIG, changes=dict(height=1088, width=1920, fps=60), gpus="4xH200")
+    answer = asked(BIG, size="1088x1920", fps=60.0, gpus="4xH200")
     assert not answer.best.holds
     nearest = min(shortfall.share for shortfall in answer.best.shortfalls)
     assert all(min(s.share for s in plan.shortfalls) <= nearest for plan in answer.plans)
@@ -62,15 +64,17 @@ def test_an_impossible_promise_gets_the_nearest_plan_and_what_is_in_the_way() ->
 
 
 def test_what_another_gpu_buys_is_speed_for_one_and_streams_as_replicas() -> None:
-    one, four = asked(SMALL, sessions=1), asked(SMALL, gpus="4xH200", sessions=8)
+    one = asked(SMALL, sessions=1)
+    four = asked(SMALL, gpus="4xH200", sessions=8)
     assert {str(plan.layout): plan.fps for plan in four.plans}["front+tp2"] > one.best.fps
     carried = one.best.sessions_per_replica
     assert {str(plan.layout): plan for plan in four.plans}["local"].sessions_per_replica == carried
-    assert largest(PlanRequest(model=SMALL.model, gpus="4xH200", changes=SMALL.changes, software="compiled").ask(), "sessions")
+    assert largest(replace(SMALL, gpus="4xH200").ask(), "sessions")
 
 
 def test_what_fp8_saves_is_said_in_time_and_memory() -> None:
-    native, quick = asked(BIG).plans, asked(BIG, precision="fp8").plans
+    native = asked(BIG).plans
+    quick = asked(BIG, precision="fp8").plans
     local, local8 = (next(plan for plan in plans if str(plan.layout) == "local") for plans in (native, quick))
     assert local8.holds
     assert not local.holds
@@ -79,17 +83,17 @@ def test_what_fp8_saves_is_said_in_time_and_memory() -> None:
 
 @pytest.mark.parametrize("quantity", ["size", "window", "sessions", "batch"])
 def test_the_largest_holds_and_one_more_does_not(quantity: str) -> None:
-    ask = PlanRequest(model=SMALL.model, gpus="2xH200", changes=SMALL.changes, software="compiled").ask()
+    ask = replace(SMALL, gpus="2xH200").ask()
     found = largest(ask, quantity)
     assert found is not None
     most, answer = found
     assert answer.best.holds
     stream = answer.best.ask.work.stream
     more: dict[str, object] = {
-        "size": dict(changes=dict(height=most + 16, width=round((most + 16) / 16 * 832 / 480) * 16, window=9)),
-        "window": dict(changes=dict(window=most + 1)),
-        "sessions": dict(sessions=most + 1, changes=dict(window=9)),
-        "batch": dict(batch=most + 1, changes=dict(window=9)),
+        "size": dict(size=f"{most + 16}x{round((most + 16) / 16 * 832 / 480) * 16}"),
+        "window": dict(window=most + 1),
+        "sessions": dict(sessions=most + 1),
+        "batch": dict(batch=most + 1),
     }[quantity]  # type: ignore[assignment]
     assert stream.height == most if quantity == "size" else most >= 1
     assert not asked(SMALL, gpus="2xH200", **more).best.holds  # type: ignore[arg-type]
@@ -114,19 +118,21 @@ def test_every_other_plan_is_told_why_it_lost() -> None:
 
 
 def test_where_devices_cost_nothing_the_fewest_are_best() -> None:
-    answer = asked(SMALL, model="brook", gpus="4xlaptop-cpu", changes=dict(fps=1), software=None)
+    answer = asked(SMALL, model="brook", gpus="4xlaptop-cpu", window=None, fps=1.0, software=None)
     assert answer.best.holds
     assert answer.best.devices == 1
-    assert all("devices, not 1" in answer.why_not(plan) for plan in answer.plans if plan.devices > 1 and plan.holds)
+    assert all(
+        "devices, not 1" in answer.why_not(plan) for plan in answer.plans if plan.devices > 1 and plan.holds
+    )
 
 
 def test_a_first_frame_in_time_is_part_of_the_promise() -> None:
-    assert asked(SMALL, first_frame_s=1.0).best.holds
-    assert [s.what for s in asked(SMALL, first_frame_s=0.01).best.shortfalls] == ["first frame"]
+    assert asked(SMALL, first_frame=1.0).best.holds
+    assert [s.what for s in asked(SMALL, first_frame=0.01).best.shortfalls] == ["first frame"]
 
 
 def test_memory_that_does_not_fit_is_named_with_the_numbers() -> None:
-    answer = asked(BIG, gpus="RTX4090", changes=dict(height=320, width=576, fps=1))
+    answer = asked(BIG, gpus="RTX4090", fps=1.0)
     assert [s.what for s in answer.best.shortfalls][:1] == ["memory"]
     assert "GiB" in answer.best.shortfalls[0].said
 
@@ -138,7 +144,9 @@ def test_heads_and_mlp_decide_what_tensor_parallel_may_be() -> None:
         Topology(tp=3).check(MODELS["wan2.1-t2v-14b"].dit)
 
 
-@pytest.mark.parametrize("name", ["local", "front+1", "tp2", "front+tp2", "front+sp4", "front+pp2", "front+pp2xtp2"])
+@pytest.mark.parametrize(
+    "name", ["local", "front+1", "tp2", "front+tp2", "front+sp4", "front+pp2", "front+pp2xtp2"]
+)
 def test_a_topology_is_read_as_it_is_written(name: str) -> None:
     assert str(Topology.parse(name)) == name
 
@@ -150,21 +158,55 @@ def test_topologies_are_all_different_and_never_larger_than_asked() -> None:
 
 
 def test_the_catalogue_knows_what_is_asked_of_it() -> None:
-    names = ["A100", "H100", "H200", "B200", "B300", "L40S", "RTX 4090", "RTX 5090", "RTX PRO 6000", "laptop-cpu"]
-    names += ["a100-40gb", "V100", "3090", "4090", "5090", "L4", "MI300X", "rtx4090-laptop", "RTX 5090-laptop", "H800"]
-    assert {parse_fleet(f"2x{name}").device.name for name in names} <= {device.name for device in DEVICES.values()}
+    names = [
+        "A100",
+        "H100",
+        "H200",
+        "B200",
+        "B300",
+        "L40S",
+        "RTX 4090",
+        "RTX 5090",
+        "RTX PRO 6000",
+        "laptop-cpu",
+    ]
+    names += [
+        "a100-40gb",
+        "V100",
+        "3090",
+        "4090",
+        "5090",
+        "L4",
+        "MI300X",
+        "rtx4090-laptop",
+        "RTX 5090-laptop",
+        "H800",
+    ]
+    assert {parse_fleet(f"2x{name}").device.name for name in names} <= {
+        device.name for device in DEVICES.values()
+    }
     assert [device.name for device in DEVICES.values() if device.is_measured] == ["H200"]
     assert all(device.rates.matmul_tflops < device.bf16_tflops for device in DEVICES.values())
 
 
 def test_a_checkpoint_is_known_by_its_configuration(tmp_path: Path) -> None:
     preset = MODELS["wan2.1-t2v-1.3b"]
-    original = dict(_class_name="WanModel", dim=1536, ffn_dim=8960, freq_dim=256, num_heads=12, num_layers=30, out_dim=16)
+    original = dict(
+        _class_name="WanModel", dim=1536, ffn_dim=8960, freq_dim=256, num_heads=12, num_layers=30, out_dim=16
+    )
     (tmp_path / "original").mkdir()
     (tmp_path / "original" / "config.json").write_text(json.dumps(original))
     assert resolve_model(str(tmp_path / "original")).dit == preset.dit
-    diffusers = dict(num_layers=30, num_attention_heads=12, attention_head_dim=128, ffn_dim=8960, out_channels=16)
-    vae = dict(base_dim=96, dim_mult=[1, 2, 4, 4], num_res_blocks=2, temperal_downsample=[False, True, True], z_dim=16)
+    diffusers = dict(
+        num_layers=30, num_attention_heads=12, attention_head_dim=128, ffn_dim=8960, out_channels=16
+    )
+    vae = dict(
+        base_dim=96,
+        dim_mult=[1, 2, 4, 4],
+        num_res_blocks=2,
+        temperal_downsample=[False, True, True],
+        z_dim=16,
+    )
     text = dict(d_model=4096, num_layers=24, num_heads=64, d_kv=64, d_ff=10240, vocab_size=256384)
     for name, config in (("transformer", diffusers), ("vae", vae), ("text_encoder", text)):
         (tmp_path / "diffusers" / name).mkdir(parents=True)
@@ -172,7 +214,9 @@ def test_a_checkpoint_is_known_by_its_configuration(tmp_path: Path) -> None:
     spec = resolve_model(str(tmp_path / "diffusers"))
     assert (spec.dit, spec.text, spec.stream) == (preset.dit, preset.text, preset.stream)
     (tmp_path / "converted").mkdir()
-    (tmp_path / "converted" / "config.json").write_text(json.dumps(dict(format="millstream", model=preset.name)))
+    (tmp_path / "converted" / "config.json").write_text(
+        json.dumps(dict(format="millstream", model=preset.name))
+    )
     assert resolve_model(str(tmp_path / "converted")) == preset
     assert resolve_model("layers=30,width=1536,heads=12,ffn=8960").dit == preset.dit
 
@@ -239,7 +283,18 @@ def test_what_cannot_be_planned_is_refused_in_one_line(words: list[str], said: s
 
 
 def test_programs_get_the_same_answer_as_people() -> None:
-    words = ["--model", "wan2.1-t2v-14b", "--gpus", "4xH200", "--size", "320x576", "--fps", "24", "--software", "compiled"]
+    words = [
+        "--model",
+        "wan2.1-t2v-14b",
+        "--gpus",
+        "4xH200",
+        "--size",
+        "320x576",
+        "--fps",
+        "24",
+        "--software",
+        "compiled",
+    ]
     code, shown, _ = millstream(*words)
     assert code == 0
     record = json.loads(millstream(*words, "--json")[1])
@@ -258,15 +313,18 @@ def test_a_missed_promise_is_an_exit_code_of_one() -> None:
 @pytest.mark.slow
 def test_planning_loads_no_torch_and_answers_within_a_second() -> None:
     script = (
-        "import sys\nfrom millstream.cli.main import app\n"
-        "app(['plan', '-m', 'wan2.1-t2v-14b', '--gpus', '4xH200'], standalone_mode=False)\nassert 'torch' not in sys.modules"
+        "import sys\nfrom millstream.commands.main import app\n"
+        "app(['plan', '-m', 'wan2.1-t2v-14b', '--gpus', '4xH200'], standalone_mode=False)\nassert 'torch' "
+        "not in sys.modules"
     )
     times = []
     for _ in range(3):
         before = os.times()  # of the processor: how long others keep it is not the planner's business
         subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
         after = os.times()
-        times.append(after.children_user + after.children_system - before.children_user - before.children_system)
+        times.append(
+            after.children_user + after.children_system - before.children_user - before.children_system
+        )
     assert min(times) < 1.0
 
 

@@ -1,4 +1,5 @@
-"""Language models: counts against what is published, times against rates that others measured, and the command line."""
+"""Language models: counts against what is published, times against rates that others measured, and the
+command line."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
+from millstream.commands.main import app
 from millstream.core.errors import ConfigError
 from millstream.planner.explain import Explanation
 from millstream.planner.hardware import NETWORK, parse_fleet
@@ -65,7 +66,9 @@ def ask(model: str = "70b", gpus: str = "8xH100", **changes: Any) -> ServingAsk:
 
 
 def work(model: str = "7b", gpus: str = "8xH100", **changes: Any) -> DecoderWork:
-    return DecoderWork(**dict(decoder=find_decoder(model), fleet=parse_fleet(gpus), context=4096, batch=1) | changes)  # type: ignore[arg-type]
+    return DecoderWork(
+        **dict(decoder=find_decoder(model), fleet=parse_fleet(gpus), context=4096, batch=1) | changes
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +95,9 @@ def test_of_mixtral_a_token_uses_13_of_47_billion_and_many_tokens_read_nearly_al
     assert mixtral.read_parameters(64) == pytest.approx(mixtral.parameters, rel=0.01)
 
 
-@pytest.mark.parametrize(("name", "kib"), [("7b", 512), ("13b", 800), ("70b", 320), ("8b", 128), ("405b", 504)])
+@pytest.mark.parametrize(
+    ("name", "kib"), [("7b", 512), ("13b", 800), ("70b", 320), ("8b", 128), ("405b", 504)]
+)
 def test_keys_and_values_of_a_token_are_the_known_size(name: str, kib: float) -> None:
     assert find_decoder(name).kv_bytes(1) == kib * 1024
 
@@ -112,7 +117,11 @@ def test_a_block_keeps_what_megatron_counts_but_for_two_dropout_masks() -> None:
     """34 bytes a token and width, of which two masks of a byte, with attention fused."""
     gpt = DECODERS["gpt-3-175b"]
     assert block_activations(gpt, 1, "none") == 32 * gpt.width
-    assert block_activations(gpt, 1, "none") > block_activations(gpt, 1, "selective") > block_activations(gpt, 1, "full")
+    assert (
+        block_activations(gpt, 1, "none")
+        > block_activations(gpt, 1, "selective")
+        > block_activations(gpt, 1, "full")
+    )
 
 
 def planned(model: str, gpus: str, weights: str) -> float:
@@ -129,11 +138,15 @@ def test_the_documents_table_is_what_is_planned() -> None:
     text = (Path(__file__).parents[3] / "docs" / "planning.md").read_text()
     for model, gpus, weights, measured in GPT_FAST:
         found = planned(model, gpus, weights)
-        assert f"| {model} | {gpus} | {weights} | {measured:.4g} | {found:.4g} | {found / measured - 1:+.0%} |" in text
+        assert (
+            f"| {model} | {gpus} | {weights} | {measured:.4g} | {found:.4g} | {found / measured - 1:+.0%} |"
+            in text
+        )
 
 
 def test_llama_3_405b_is_planned_quicker_than_it_ran_by_half_at_most() -> None:
-    """About 400 TFLOP/s a card were published, of 8192 tokens a text and groups of eight cards, with pipelines besides."""
+    """About 400 TFLOP/s a card were published, of 8192 tokens a text and groups of eight cards, with
+    pipelines besides."""
     one = replace(work("405b", "8192xH100", context=8192, recompute="none"), tp=8)
     reached = 3 * sum(decoder_flops(one.decoder, one.tokens, one.context)) / step_ms(one) / 1e9
     assert 400 <= reached <= 600
@@ -146,7 +159,9 @@ def test_reading_is_bound_by_compute_and_writing_by_bandwidth_until_many_write_a
 
 
 @given(st.integers(1, 512), st.integers(1, 1 << 17))
-def test_a_larger_batch_never_writes_fewer_tokens_a_second_and_never_each_text_quicker(batch: int, context: int) -> None:
+def test_a_larger_batch_never_writes_fewer_tokens_a_second_and_never_each_text_quicker(
+    batch: int, context: int
+) -> None:
     one, two = (decode_time(ask(batch=each, context=context)).total for each in (batch, 2 * batch))
     assert one <= two <= 2 * one
 
@@ -169,7 +184,9 @@ def test_speculation_brings_at_most_all_proposals_and_one_and_nothing_if_all_are
 
 
 def test_speculation_is_the_published_formula() -> None:
-    a, k, c = 0.8, 5, 0.1
+    a = 0.8
+    k = 5
+    c = 0.1
     assert speculative_gain(a, k, c) == pytest.approx((1 - a ** (k + 1)) / ((1 - a) * (k * c + 1)))
 
 
@@ -194,14 +211,22 @@ def test_a_sum_and_speculation_fill_their_formulas_too(size: float, most: str) -
 
 
 def test_zero_3_gathers_twice_and_scatters_once_where_plain_copies_sum_gradients() -> None:
-    plain, sharded = (data_talk(replace(work("70b", "64xH100"), sharding=replace(work().sharding, zero=z))) for z in (1, 3))
+    plain, sharded = (
+        data_talk(replace(work("70b", "64xH100"), sharding=replace(work().sharding, zero=z))) for z in (1, 3)
+    )
     assert sharded == pytest.approx(1.5 * plain, rel=0.02)
 
 
 def test_layouts_use_every_device_and_groups_hold_less_of_the_weights() -> None:
     found = {each.name: each for each in decoder_layouts(work("70b", "64xH100"))}
-    assert set(found) == {"ZeRO-3 over 64", "tp2, ZeRO-3 over 32", "tp4, ZeRO-3 over 16", "tp8, ZeRO-3 over 8"}
-    whole, split = found["ZeRO-3 over 64"].groups[0], found["tp8, ZeRO-3 over 8"].groups[0]
+    assert set(found) == {
+        "ZeRO-3 over 64",
+        "tp2, ZeRO-3 over 32",
+        "tp4, ZeRO-3 over 16",
+        "tp8, ZeRO-3 over 8",
+    }
+    whole = found["ZeRO-3 over 64"].groups[0]
+    split = found["tp8, ZeRO-3 over 8"].groups[0]
     assert whole.devices == split.devices == 64
     assert split.parts["weights"] < whole.parts["weights"]
     assert split.parts["optimizer"] == pytest.approx(whole.parts["optimizer"])
@@ -219,7 +244,9 @@ def test_offload_holds_less_on_a_device_and_takes_longer() -> None:
     plain, moved = (work("13b", sharding=Sharding(zero=2, offload=offload)) for offload in (False, True))
     assert step_ms(moved) > step_ms(plain)
     for placed in (decoder_layouts, lambda one: reward_placements(RewardAsk(work=one, **_SAME))):
-        (held,), (less,) = (next(each.groups for each in placed(one) if len(each.groups) == 1) for one in (plain, moved))
+        (held,), (less,) = (
+            next(each.groups for each in placed(one) if len(each.groups) == 1) for one in (plain, moved)
+        )
         assert less.total < held.total
         assert less.host_bytes > held.host_bytes
 
@@ -274,7 +301,9 @@ def test_what_cannot_be_planned_is_refused_in_one_line(words: list[str], said: s
 
 def test_people_ask_of_a_language_model_and_get_its_numbers() -> None:
     def value(*words: str) -> float:
-        return float(json.loads(CliRunner().invoke(app, ["plan", "explain", *words, "--json"]).stdout)["value"])
+        return float(
+            json.loads(CliRunner().invoke(app, ["plan", "explain", *words, "--json"]).stdout)["value"]
+        )
 
     assert value("kv", "--model", "70b", "--context", "32768") == 10
     assert value("adam", "--model", "70b", "--shards", "64") == pytest.approx(70.5537 * 16 / 64, rel=1e-4)
@@ -282,10 +311,14 @@ def test_people_ask_of_a_language_model_and_get_its_numbers() -> None:
     link = ["--bytes", "4e9", "--shards", "8", "--latency", "0", "--bandwidth", "100"]
     assert value("all-reduce", *link) == pytest.approx(2 * 7 / 8 * 40)
     shown = CliRunner().invoke(app, ["plan", "train", "--student", "70b", "--gpus", "64xH100"])
-    record = json.loads(CliRunner().invoke(app, ["plan", "train", "--student", "70b", "--gpus", "64xH100", "--json"]).stdout)
+    record = json.loads(
+        CliRunner().invoke(app, ["plan", "train", "--student", "70b", "--gpus", "64xH100", "--json"]).stdout
+    )
     assert shown.exit_code == 0
     assert "TFLOP/s a device" in shown.stdout
     assert all(each["fits"] for each in record)
     assert CliRunner().invoke(app, ["plan", "train", "--student", "405b", "--gpus", "8xH100"]).exit_code == 1
-    tuned = CliRunner().invoke(app, ["plan", "train", "--student", "7b", "--reward", "7b", "--batch", "8", "--context", "2048"])
+    tuned = CliRunner().invoke(
+        app, ["plan", "train", "--student", "7b", "--reward", "7b", "--batch", "8", "--context", "2048"]
+    )
     assert "to write 1024 tokens" in " ".join(tuned.stdout.split())

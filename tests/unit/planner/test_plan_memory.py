@@ -1,4 +1,5 @@
-"""What networks hold at their fullest moment, counted op by op on the meta device, against the planner's formulas."""
+"""What networks hold at their fullest moment, counted op by op on the meta device, against the planner's
+formulas."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from millstream.models import dit as dit_module
 from millstream.models import kv
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT, CrossKV
+from millstream.models.live_bytes import LiveBytes
 from millstream.models.wan.vae import WanVAE
 from millstream.ops.rope import Phases
 from millstream.planner.fast_memory import canvas_bytes, fast_decode_peak, rounding_bytes
@@ -24,7 +26,6 @@ from millstream.planner.memory import dit_parameters, memory_need
 from millstream.planner.peaks import decode_peak, dit_peak, encode_peak, tiled_decode_peak, vae_state_bytes
 from millstream.planner.software import SOFTWARE
 from millstream.planner.workload import Workload
-from tests.unit.live_bytes import LiveBytes
 
 
 class FusedMemory:
@@ -45,10 +46,12 @@ def live_bytes_of_a_call(config: DiTConfig, stream: StreamConfig, dtype: torch.d
     with torch.device("meta"), torch.no_grad():
         model = CausalDiT(config).to(dtype)
         prompt = tuple(
-            torch.zeros(1, config.text_tokens, config.heads, config.head_width, dtype=dtype) for _ in range(config.layers)
+            torch.zeros(1, config.text_tokens, config.heads, config.head_width, dtype=dtype)
+            for _ in range(config.layers)
         )
         latents = torch.zeros(1, stream.frames_per_chunk, config.channels, rows, columns, dtype=dtype)
-        level, memory = torch.zeros(1, stream.frames_per_chunk), FusedMemory(tokens, config.head_width)
+        level = torch.zeros(1, stream.frames_per_chunk)
+        memory = FusedMemory(tokens, config.head_width)
         with LiveBytes() as live:
             model(latents, level, memory, CrossKV(prompt, prompt))
     return live.peak
@@ -76,7 +79,8 @@ def test_a_call_holds_what_is_predicted(
 @pytest.mark.parametrize("frames", [1, 3])
 @pytest.mark.parametrize(("name", "dtype"), [("wan2.1-t2v-14b", torch.bfloat16), ("brook", torch.float32)])
 def test_a_vae_holds_and_keeps_what_is_predicted(name: str, dtype: torch.dtype, frames: int) -> None:
-    spec, size = MODELS[name], dtype.itemsize
+    spec = MODELS[name]
+    size = dtype.itemsize
     stream = spec.stream
     with torch.device("meta"), torch.no_grad():
         vae = (BrookVAE if isinstance(spec.vae, BrookVAEConfig) else WanVAE)(spec.vae).to(dtype)
@@ -88,8 +92,12 @@ def test_a_vae_holds_and_keeps_what_is_predicted(name: str, dtype: torch.dtype, 
             vae.decode(latents, decoder_tails)
         with LiveBytes() as encoding:
             vae.encode(pixels, encoder_tails)
-    assert decode_peak(spec.vae, stream, frames=frames, value_bytes=size) == pytest.approx(decoding.peak, rel=0.02)
-    assert encode_peak(spec.vae, stream, frames=frames, value_bytes=size) == pytest.approx(encoding.peak, rel=0.02)
+    assert decode_peak(spec.vae, stream, frames=frames, value_bytes=size) == pytest.approx(
+        decoding.peak, rel=0.02
+    )
+    assert encode_peak(spec.vae, stream, frames=frames, value_bytes=size) == pytest.approx(
+        encoding.peak, rel=0.02
+    )
     kept = sum(tail.numel() * size for tail in decoder_tails)
     assert vae_state_bytes(spec.vae, stream, value_bytes=size) == kept
     both = kept + sum(tail.numel() * size for tail in encoder_tails)
@@ -99,7 +107,8 @@ def test_a_vae_holds_and_keeps_what_is_predicted(name: str, dtype: torch.dtype, 
 @pytest.mark.parametrize("frames", [1, 3])
 @pytest.mark.parametrize(("name", "tile"), [("wan2.1-t2v-14b", 256), ("brook", 128)])
 def test_decoding_by_tiles_holds_one_of_them_and_all_pictures(name: str, tile: int, frames: int) -> None:
-    spec, size = MODELS[name], 4
+    spec = MODELS[name]
+    size = 4
     stream = spec.stream
     with torch.device("meta"), torch.no_grad():
         vae = (BrookVAE if isinstance(spec.vae, BrookVAEConfig) else WanVAE)(spec.vae).float()
@@ -124,7 +133,8 @@ def test_one_rank_of_one_holds_the_whole_model_and_two_hold_half_of_all_but_cros
 
 
 def test_a_local_device_holds_the_sum_of_its_parts() -> None:
-    spec, device = MODELS["wan2.1-t2v-14b"], find_device("H200")
+    spec = MODELS["wan2.1-t2v-14b"]
+    device = find_device("H200")
     (need,) = device_needs(Workload(spec=spec, stream=spec.stream), device, Topology())
     lasting = memory_need(spec, spec.stream, value_bytes=2)
     held = need.fixed["DiT weights"] + need.fixed["text encoder"] + need.fixed["VAE weights"]
@@ -137,7 +147,8 @@ def test_a_local_device_holds_the_sum_of_its_parts() -> None:
 
 
 def test_sessions_that_fit_do_fit_and_one_more_does_not() -> None:
-    spec, device = MODELS["wan2.1-t2v-1.3b"], find_device("H100")
+    spec = MODELS["wan2.1-t2v-1.3b"]
+    device = find_device("H100")
     (need,) = device_needs(Workload(spec=spec, stream=spec.stream), device, Topology())
     most = need.sessions_in(device.memory_bytes)
     assert need.bytes_for(most) <= device.memory_bytes < need.bytes_for(most + 1)
@@ -148,7 +159,8 @@ def test_keys_are_counted_in_the_multiples_that_rings_are_made_for() -> None:
 
 
 def test_canvases_grow_with_the_picture_and_are_none_without_the_fast_decoder() -> None:
-    spec, device = MODELS["wan2.1-t2v-1.3b"], find_device("H200")
+    spec = MODELS["wan2.1-t2v-1.3b"]
+    device = find_device("H200")
     size = dict(frames=3, value_bytes=2, encodes=False)
     small, large = (
         canvas_bytes(spec.vae, replace(spec.stream, height=side, width=side), **size)  # type: ignore[arg-type]
@@ -168,14 +180,19 @@ def test_the_fast_decoder_works_in_less_than_the_plain_one() -> None:
     spec = MODELS["wan2.1-t2v-1.3b"]
     assert isinstance(spec.vae, VAEConfig)
     fast = fast_decode_peak(spec.vae, spec.stream, frames=3, value_bytes=2)
-    plain, turned = (decode_peak(spec.vae, spec.stream, frames=3, value_bytes=2, turned=each) for each in (False, True))
+    plain, turned = (
+        decode_peak(spec.vae, spec.stream, frames=3, value_bytes=2, turned=each) for each in (False, True)
+    )
     assert fast < plain < turned
 
 
 def test_a_model_in_fp8_needs_room_for_all_of_it_in_bf16_while_it_is_loaded() -> None:
-    spec, device = MODELS["wan2.1-t2v-14b"], find_device("H200")
+    spec = MODELS["wan2.1-t2v-14b"]
+    device = find_device("H200")
     work = Workload(spec=spec, stream=spec.stream, software=SOFTWARE["fast"])
-    (native,), (fp8,) = (device_needs(each, device, Topology()) for each in (work, replace(work, precision="fp8")))
+    (native,), (fp8,) = (
+        device_needs(each, device, Topology()) for each in (work, replace(work, precision="fp8"))
+    )
     assert fp8.fixed["DiT weights"] < 0.6 * native.fixed["DiT weights"]
     assert fp8.loading >= 2 * dit_parameters(spec.dit) + rounding_bytes(spec.dit)
     assert fp8.sessions_in(fp8.loading - 1) == 0

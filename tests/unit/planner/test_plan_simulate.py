@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
-from millstream.commands.plan.run import PlanRequest
+from millstream.commands.main import app
+from millstream.commands.plan.options import PlanOptions
+from millstream.commands.plan.simulate import admitted
 from millstream.core.topology import Topology
 from millstream.planner import simulate
 from millstream.planner.judge import Plan, judge
@@ -29,10 +31,8 @@ def machine_that_was_never_measured(tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def plan(gpus: str, topology: str, sessions: int = 1, **changes: object) -> Plan:
-    request = PlanRequest(
-        model="wan2.1-t2v-1.3b", gpus=gpus, changes=dict(window=9) | changes, software="compiled", sessions=sessions
-    )
-    return judge(request.ask(), Topology.parse(topology))
+    on: dict[str, Any] = dict(model="wan2.1-t2v-1.3b", gpus=gpus, software="compiled", window=9)
+    return judge(PlanOptions(sessions=sessions, **on | changes).ask(), Topology.parse(topology))
 
 
 def crowd(**changes: object) -> Scenario:
@@ -41,7 +41,9 @@ def crowd(**changes: object) -> Scenario:
 
 
 @pytest.mark.parametrize("topology", ["local", "front+1", "front+pp2", "front+tp2"])
-def test_as_many_sessions_as_the_formula_allows_are_late_once_at_most_while_they_arrive(topology: str) -> None:
+def test_as_many_sessions_as_the_formula_allows_are_late_once_at_most_while_they_arrive(
+    topology: str,
+) -> None:
     one = plan("4xH200", topology)
     outcome = Simulation(one, crowd(max_waiting=0)).run()
     assert outcome.most_sessions == one.sessions_per_replica * one.replicas
@@ -59,16 +61,26 @@ def test_the_busiest_stage_is_as_busy_as_the_formula_says(topology: str) -> None
 
 def test_more_sessions_than_the_formula_allows_are_late_and_slow_to_its_period() -> None:
     one = plan("1xH200", "local")
-    crowded = Simulation(one, crowd())
-    object.__setattr__(crowded.plan, "sessions_per_replica", one.sessions_per_replica + 1)
-    outcome = crowded.run()
+    outcome = Simulation(one, crowd(), slots=one.sessions_per_replica + 1).run()
     assert outcome.late > 0.9 * outcome.chunks
-    period = (one.sessions_per_replica) * one.time.period_ms
+    period = (one.sessions_per_replica + 1) * one.time.period_ms
     assert sum(outcome.intervals_ms) / len(outcome.intervals_ms) == pytest.approx(period, rel=0.05)
 
 
+def test_a_replica_admits_what_its_server_would() -> None:
+    """Where chunks would fill more than the share that a server gives away, one session fewer than the
+    formula."""
+    easy = plan("1xH200", "local")
+    assert admitted(easy) == easy.sessions_per_replica == 2
+    fps = 1e3 * easy.ask.work.chunk_frames / (2 * easy.time.busy_ms) * 0.99
+    full = plan("1xH200", "local", fps=fps)
+    assert full.sessions_per_replica == 2
+    assert admitted(full) == 1
+
+
 def test_stages_add_up_to_the_plans_times() -> None:
-    apart, together = plan("5xH200", "front+pp4"), plan("1xH200", "local")
+    apart = plan("5xH200", "front+pp4")
+    together = plan("1xH200", "local")
     assert sum(stage_seconds(apart)[:-1]) == pytest.approx(apart.time.mesh_ms / 1e3)
     assert stage_seconds(together) == [pytest.approx(together.time.period_ms / 1e3)]
 
@@ -114,7 +126,10 @@ def test_jitter_makes_the_slowest_interval_longer_not_the_middle_one() -> None:
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**31))
 def test_the_same_seed_gives_the_same_run(seed: int) -> None:
-    runs = [Simulation(plan("2xH200", "local"), Scenario(arrivals_per_minute=6, seconds=60, seed=seed)).run() for _ in range(2)]
+    runs = [
+        Simulation(plan("2xH200", "local"), Scenario(arrivals_per_minute=6, seconds=60, seed=seed)).run()
+        for _ in range(2)
+    ]
     assert runs[0] == runs[1]
 
 
@@ -130,13 +145,26 @@ def test_samples_and_chunks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 def test_thousands_of_sessions_on_hundreds_of_replicas_are_simulated_in_seconds() -> None:
     fleet = plan("600xH200", "local", sessions=1200)
     begin = time.process_time()
-    outcome = Simulation(fleet, Scenario(arrivals_per_minute=60_000, stay_s=600, seconds=60, hours_between_failures=24)).run()
+    outcome = Simulation(
+        fleet, Scenario(arrivals_per_minute=60_000, stay_s=600, seconds=60, hours_between_failures=24)
+    ).run()
     assert outcome.most_sessions >= 1000
     assert time.process_time() - begin < 20
 
 
 def test_people_and_programs_see_the_same_run(tmp_path: Path) -> None:
-    words = ["plan", "simulate", "--gpus", "2xH200", "--minutes", "1", "--software", "compiled", "--arrivals", "20"]
+    words = [
+        "plan",
+        "simulate",
+        "--gpus",
+        "2xH200",
+        "--minutes",
+        "1",
+        "--software",
+        "compiled",
+        "--arrivals",
+        "20",
+    ]
     shown = CliRunner().invoke(app, words)
     record = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert shown.exit_code == 0
@@ -144,7 +172,11 @@ def test_people_and_programs_see_the_same_run(tmp_path: Path) -> None:
 
 
 def test_a_long_wait_is_not_written_as_a_power_of_ten() -> None:
-    said = CliRunner().invoke(app, ["plan", "simulate", "--gpus", "1xH100", "--minutes", "5", "--arrivals", "30"]).stdout
+    said = (
+        CliRunner()
+        .invoke(app, ["plan", "simulate", "--gpus", "1xH100", "--minutes", "5", "--arrivals", "30"])
+        .stdout
+    )
     assert "first frame" in said
     assert "e+0" not in said
 

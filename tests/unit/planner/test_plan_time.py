@@ -10,23 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.core.chunk_work import block_products, call_flops
 from millstream.core.config import StreamConfig
 from millstream.core.presets import MODELS, apply_schedule
 from millstream.core.speed import ALL, parse_speed
 from millstream.core.topology import LOCAL, Topology
+from millstream.core.vae_layers import decoder_convs
 from millstream.planner.communication import all_gather, all_reduce, all_to_all, point_to_point
-from millstream.planner.flops import block_products, call_flops
 from millstream.planner.hardware import NETWORK, NVLINK4, Link, find_device, parse_fleet
 from millstream.planner.judge import PlanAsk, judge
 from millstream.planner.search import search
 from millstream.planner.software import SOFTWARE, software_of
 from millstream.planner.time import chunk_time, decode_ms, wave_share
-from millstream.planner.vae_layers import decoder_convs
 from millstream.planner.workload import Workload
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 PUBLISHED = replace(
-    SOFTWARE["compiled"], conv_share=SOFTWARE["reference"].conv_share, vae_passes=SOFTWARE["reference"].vae_passes
+    SOFTWARE["compiled"],
+    conv_share=SOFTWARE["reference"].conv_share,
+    vae_passes=SOFTWARE["reference"].vae_passes,
 )
 """What others ran: a compiled DiT and the published VAE."""
 
@@ -38,7 +40,11 @@ def work(name: str, height: int, width: int, window: int, **options: object) -> 
 
 
 def fps(workload: Workload, gpus: str, topology: str) -> float:
-    return 1e3 * workload.chunk_frames / chunk_time(workload, parse_fleet(gpus), Topology.parse(topology)).period_ms
+    return (
+        1e3
+        * workload.chunk_frames
+        / chunk_time(workload, parse_fleet(gpus), Topology.parse(topology)).period_ms
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +67,9 @@ def test_a_chunk_on_an_h200_takes_what_was_measured_within_a_tenth(
     software: str, name: str, height: int, width: int, window: int, precision: str, ms: float
 ) -> None:
     workload = work(name, height, width, window, software=SOFTWARE[software], precision=precision)
-    assert chunk_time(workload, parse_fleet("H200"), Topology.parse("local")).mesh_ms == pytest.approx(ms, rel=0.1)
+    assert chunk_time(workload, parse_fleet("H200"), Topology.parse("local")).mesh_ms == pytest.approx(
+        ms, rel=0.1
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +83,9 @@ def test_a_chunk_on_an_h200_takes_what_was_measured_within_a_tenth(
         ("fast", 320, 576, 31.6),
     ],
 )
-def test_decoding_takes_what_was_measured_within_a_tenth(software: str, height: int, width: int, ms: float) -> None:
+def test_decoding_takes_what_was_measured_within_a_tenth(
+    software: str, height: int, width: int, ms: float
+) -> None:
     workload = work("1.3b", height, width, 9, software=SOFTWARE[software])
     assert decode_ms(workload, find_device("H200")) == pytest.approx(ms, rel=0.1)
 
@@ -92,12 +102,16 @@ def test_a_small_model_waits_for_its_host_and_the_plan_says_so() -> None:
     assert plan.waits_for_host
     assert low < measured < high
     assert plan.bound.startswith("host")
-    large = judge(PlanAsk(work=work("1.3b", 480, 832, 9, software=software_of(ALL)), fleet=parse_fleet("1xH200")), LOCAL)
+    large = judge(
+        PlanAsk(work=work("1.3b", 480, 832, 9, software=software_of(ALL)), fleet=parse_fleet("1xH200")), LOCAL
+    )
     assert not large.waits_for_host
 
 
 @pytest.mark.parametrize(("topology", "published"), [("local", 20.0), ("tp2", 24.5), ("tp4", 27.0)])
-def test_a_14b_model_on_one_two_and_four_h200_is_predicted_within_a_fifth(topology: str, published: float) -> None:
+def test_a_14b_model_on_one_two_and_four_h200_is_predicted_within_a_fifth(
+    topology: str, published: float
+) -> None:
     workload = work("14b", 320, 576, 6, software=PUBLISHED)
     assert fps(workload, "4xH200", topology) == pytest.approx(published, rel=0.2)
 
@@ -116,12 +130,18 @@ def test_a_14b_model_on_one_two_and_four_h200_is_predicted_within_a_fifth(topolo
 def test_streamdiffusion_on_four_h100_is_predicted_within_a_fifth(
     name: str, height: int, width: int, steps: int, published: float
 ) -> None:
-    """Video to video, a layer pipeline with the VAE at its ends, all noise levels in a call, keys of the last one kept."""
+    """Video to video, a layer pipeline with the VAE at its ends, all noise levels in a call, keys of the last
+    one kept."""
     spec = MODELS[f"wan2.1-t2v-{name}"]
     stream = apply_schedule(replace(spec.stream, height=height, width=width), "streamdiffusion-v2")
     stream = replace(stream, steps=stream.steps[:steps])
     workload = Workload(
-        spec=spec, stream=stream, software=SOFTWARE["reference"], commit=False, video_in=True, stream_batch=True
+        spec=spec,
+        stream=stream,
+        software=SOFTWARE["reference"],
+        commit=False,
+        video_in=True,
+        stream_batch=True,
     )
     assert fps(workload, "4xH100", "pp4") == pytest.approx(published, rel=0.2)
 
@@ -129,7 +149,9 @@ def test_streamdiffusion_on_four_h100_is_predicted_within_a_fifth(
 def test_decoding_twelve_frames_is_40_tflop_of_convolution() -> None:
     convs = decoder_convs(MODELS["wan2.1-t2v-14b"].vae, 3, 480, 832)
     assert sum(conv.flops for conv in convs) == pytest.approx(40.5e12, rel=0.01)
-    assert sum(conv.flops for conv in convs if conv.inner == conv.outer == 96) == pytest.approx(14.3e12, rel=0.01)
+    assert sum(conv.flops for conv in convs if conv.inner == conv.outer == 96) == pytest.approx(
+        14.3e12, rel=0.01
+    )
 
 
 def test_a_call_is_two_flops_per_weight_and_token_and_attention_on_top() -> None:
@@ -165,7 +187,9 @@ def test_no_shape_reaches_more_than_the_peak(rows: int, columns: int) -> None:
 
 
 @given(
-    window=st.integers(3, 60), height=st.integers(4, 40), software=st.sampled_from(("fast", "compiled", "eager", "reference"))
+    window=st.integers(3, 60),
+    height=st.integers(4, 40),
+    software=st.sampled_from(("fast", "compiled", "eager", "reference")),
 )
 def test_a_longer_window_a_larger_picture_and_a_slower_program_never_get_quicker(
     window: int, height: int, software: str
@@ -183,7 +207,8 @@ def test_a_longer_window_a_larger_picture_and_a_slower_program_never_get_quicker
 
 def test_the_engines_own_convolution_counts_where_it_runs() -> None:
     with_own, without = (
-        work("1.3b", 480, 832, 9, software=software_of(speed)) for speed in (ALL, replace(ALL, own_convolution=False))
+        work("1.3b", 480, 832, 9, software=software_of(speed))
+        for speed in (ALL, replace(ALL, own_convolution=False))
     )
     assert decode_ms(with_own, find_device("H200")) < 0.8 * decode_ms(without, find_device("H200"))
     assert decode_ms(with_own, find_device("B200")) == decode_ms(without, find_device("B200"))
@@ -199,7 +224,9 @@ def test_the_engines_own_convolution_counts_where_it_runs() -> None:
         ("blocks,round_keys", "blocks,round_keys"),
     ],
 )
-def test_every_path_of_the_engine_has_a_name_and_says_where_its_numbers_come_from(said: str, name: str) -> None:
+def test_every_path_of_the_engine_has_a_name_and_says_where_its_numbers_come_from(
+    said: str, name: str
+) -> None:
     software = software_of(parse_speed(said))
     assert software.name == name
     assert "this engine" in software.source
@@ -210,7 +237,9 @@ def test_what_is_faster_is_predicted_faster_one_after_the_other() -> None:
     fast = "blocks,round_keys,even_waves"
     paths = ("off", "blocks", "blocks,round_keys", fast, f"{fast},decoder", "on,-graphs")
     periods = [
-        chunk_time(work("1.3b", 480, 832, 9, software=software_of(parse_speed(said))), parse_fleet("H200"), LOCAL).period_ms
+        chunk_time(
+            work("1.3b", 480, 832, 9, software=software_of(parse_speed(said))), parse_fleet("H200"), LOCAL
+        ).period_ms
         for said in paths
     ]
     assert periods == sorted(periods, reverse=True)
@@ -221,7 +250,8 @@ def test_on_a_mesh_fast_blocks_and_fp8_are_planned_as_on_one_device() -> None:
     plain = work("14b", 320, 576, 6)
     fast = replace(plain, software=SOFTWARE["fast"])
     times = [
-        chunk_time(each, parse_fleet("2xH200"), Topology.parse("tp2")) for each in (plain, fast, replace(fast, precision="fp8"))
+        chunk_time(each, parse_fleet("2xH200"), Topology.parse("tp2"))
+        for each in (plain, fast, replace(fast, precision="fp8"))
     ]
     periods = [each.period_ms for each in times]
     assert periods == sorted(periods, reverse=True)
@@ -238,13 +268,15 @@ def test_apart_the_period_is_the_slower_side_and_together_it_is_their_sum() -> N
 
 
 @pytest.mark.parametrize(
-    ("gpus", "topology", "waits"), [("H200", "local", False), ("3xH200", "front+tp2", False), ("2xH200", "tp2", True)]
+    ("gpus", "topology", "waits"),
+    [("H200", "local", False), ("3xH200", "front+tp2", False), ("2xH200", "tp2", True)],
 )
 def test_a_first_frame_waits_for_a_commit_only_where_ranks_share_the_fronts_device(
     gpus: str, topology: str, waits: bool
 ) -> None:
     stream = work("1.3b", 480, 832, 9)
-    layout, bare = Topology.parse(topology), replace(stream, commit=False)
+    layout = Topology.parse(topology)
+    bare = replace(stream, commit=False)
     first, without = (chunk_time(each, parse_fleet(gpus), layout).first_frame_ms for each in (stream, bare))
     assert (first > without, first == without) == (waits, not waits)
 
@@ -271,4 +303,6 @@ def test_tokens_that_do_not_divide_are_filled_up_as_the_engine_does() -> None:
     assert workload.rank_tokens(Topology.parse("sp8")) == 3 * 195
     uneven = work("14b", 464, 832, 6)
     assert uneven.rank_tokens(Topology.parse("sp8")) == 3 * 189 > uneven.chunk_tokens / 8
-    assert "sp8" in {str(plan.layout) for plan in search(PlanAsk(work=uneven, fleet=parse_fleet("8xH200"))).plans}
+    assert "sp8" in {
+        str(plan.layout) for plan in search(PlanAsk(work=uneven, fleet=parse_fleet("8xH200"))).plans
+    }

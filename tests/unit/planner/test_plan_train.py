@@ -1,4 +1,5 @@
-"""Training planned: worked answers, activations against what autograd saves, placements of roles, schedules."""
+"""Training planned: worked answers, activations against what autograd saves, placements of roles,
+schedules."""
 
 from __future__ import annotations
 
@@ -13,13 +14,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
+from millstream.commands.main import app
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS
 from millstream.models import dit as dit_module
 from millstream.models.dit import Block, CrossKV
 from millstream.ops.rope import Phases
-from millstream.parallel.training.plan import BUCKET_BYTES, ParallelPlan
 from millstream.planner.bubbles import bubble, held_micro_batches
 from millstream.planner.hardware import DEVICES, parse_fleet
 from millstream.planner.memory import dit_parameters
@@ -34,9 +34,11 @@ from millstream.planner.training import (
     lora_parameters,
     training_state,
 )
+from millstream.train.parallel.plan import BUCKET_BYTES, ParallelPlan
 
 GB = 1e9
-SMALL, LARGE = MODELS["wan2.1-t2v-1.3b"], MODELS["wan2.1-t2v-14b"]
+SMALL = MODELS["wan2.1-t2v-1.3b"]
+LARGE = MODELS["wan2.1-t2v-14b"]
 
 
 @pytest.fixture(autouse=True)
@@ -106,14 +108,18 @@ class FusedMemory:
 @pytest.mark.parametrize("spec", [SMALL, LARGE], ids=["1.3b", "14b"])
 def test_a_block_saves_for_backward_what_is_predicted(spec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dit_module, "attend", lambda q, k, v, bias=None: Fused.apply(q, k, v))
-    dit, frames, tokens = spec.dit, 3, 1560
+    dit = spec.dit
+    frames = 3
+    tokens = 1560
     saved: dict[int, Any] = {}
     with torch.device("meta"):
         block = Block(dit).to(torch.bfloat16)
         weights = {weight.untyped_storage()._cdata for weight in block.parameters()}
         x = torch.zeros(1, frames, tokens, dit.width, dtype=torch.bfloat16, requires_grad=True)
         levels = torch.zeros(1, frames, 6, dit.width, dtype=torch.bfloat16, requires_grad=True)
-        prompt = torch.zeros(1, dit.text_tokens, dit.heads, dit.head_width, dtype=torch.bfloat16, requires_grad=True)
+        prompt = torch.zeros(
+            1, dit.text_tokens, dit.heads, dit.head_width, dtype=torch.bfloat16, requires_grad=True
+        )
 
         def keep(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
@@ -129,7 +135,9 @@ def test_a_block_saves_for_backward_what_is_predicted(spec: Any, monkeypatch: py
 
 def test_recompute_and_parallelism_only_ever_save() -> None:
     dit = LARGE.dit
-    none, selective, full = (activation_bytes(dit, 1000, recompute=kind) for kind in ("none", "selective", "full"))  # type: ignore[arg-type]
+    none, selective, full = (
+        activation_bytes(dit, 1000, recompute=kind) for kind in ("none", "selective", "full")
+    )  # type: ignore[arg-type]
     assert none > selective > full == 2 * 1000 * dit.width
     split = activation_bytes(dit, 1000, recompute="none", tp=4)
     assert none > split > activation_bytes(dit, 1000, recompute="none", tp=4, sequence=True) == none / 4
@@ -141,16 +149,21 @@ def work(**changes: Any) -> LearningWork:
 
 
 def test_recomputing_takes_time_and_saves_memory() -> None:
-    device, state = DEVICES["h200"], learner_state(dit_parameters(SMALL.dit), 0, data="replicas", ranks=1)
+    device = DEVICES["h200"]
+    state = learner_state(dit_parameters(SMALL.dit), 0, data="replicas", ranks=1)
     how = [work(recompute=kind) for kind in ("none", "selective", "full")]
-    seconds, peaks = [learning_time(each, device).total for each in how], [learning_peak(each, state) for each in how]
+    seconds = [learning_time(each, device).total for each in how]
+    peaks = [learning_peak(each, state) for each in how]
     assert seconds == sorted(seconds)
     assert peaks == sorted(peaks, reverse=True)
-    assert learning_time(how[2], device).backward == pytest.approx(sum(seconds[:1]))  # forward again, and back
+    assert learning_time(how[2], device).backward == pytest.approx(
+        sum(seconds[:1])
+    )  # forward again, and back
 
 
 def test_frozen_weights_go_back_with_less_work_and_gradients_that_add_up_are_there_all_the_time() -> None:
-    device, state = DEVICES["h200"], learner_state(dit_parameters(SMALL.dit), 0, data="replicas", ranks=1)
+    device = DEVICES["h200"]
+    state = learner_state(dit_parameters(SMALL.dit), 0, data="replicas", ranks=1)
     frozen, whole = (learning_time(work(is_frozen=each), device) for each in (True, False))
     assert frozen.forward == whole.forward
     assert frozen.backward < whole.backward
@@ -175,9 +188,15 @@ def test_bubbles_are_the_known_ones() -> None:
 @given(stages=st.integers(1, 64), micro=st.integers(1, 512))
 def test_1f1b_saves_memory_not_bubble(stages: int, micro: int) -> None:
     assert bubble("gpipe", stages, micro) == bubble("1f1b", stages, micro)
-    assert held_micro_batches("1f1b", stages, micro) == min(stages, micro) <= held_micro_batches("gpipe", stages, micro)
+    assert (
+        held_micro_batches("1f1b", stages, micro)
+        == min(stages, micro)
+        <= held_micro_batches("gpipe", stages, micro)
+    )
     assert held_micro_batches("zero-bubble-h2", stages, micro) <= 2 * stages - 1
-    assert held_micro_batches("interleaved", stages, micro, chunks=2) >= held_micro_batches("1f1b", stages, micro)
+    assert held_micro_batches("interleaved", stages, micro, chunks=2) >= held_micro_batches(
+        "1f1b", stages, micro
+    )
 
 
 def test_a_schedule_of_no_stages_is_refused() -> None:
@@ -208,7 +227,11 @@ def test_sharding_offload_and_adapters_each_take_less() -> None:
     def together(**changes: Any) -> float:
         return next(p for p in placements(ask(**changes)) if p.name == "together").groups[0].total
 
-    assert together(sharding=Sharding(zero=3)) < together(sharding=Sharding(zero=2)) < together(sharding=Sharding(zero=0))
+    assert (
+        together(sharding=Sharding(zero=3))
+        < together(sharding=Sharding(zero=2))
+        < together(sharding=Sharding(zero=0))
+    )
     assert together(sharding=Sharding(zero=3, offload=True)) < together(sharding=Sharding(zero=3))
     assert together(lora_rank=64) < together()
 
@@ -217,7 +240,8 @@ def test_hybrid_sharding_holds_more_and_gathers_within_a_machine() -> None:
     def together(**changes: Any) -> Any:
         return next(p for p in placements(ask("64xH200", teacher=LARGE, **changes)) if p.name == "together")
 
-    whole, hybrid = together(), together(hybrid=8)
+    whole = together()
+    hybrid = together(hybrid=8)
     assert hybrid.groups[0].parts["critic"] > whole.groups[0].parts["critic"]
     assert hybrid.step_ms <= whole.step_ms
 
@@ -242,7 +266,10 @@ def test_offload_and_recompute_cost_time_for_the_memory_they_save() -> None:
         (["--gpus", "8xTPU"], "is unknown"),
         (["--teacher", "brook"], "the teacher brook sees other latents than the student wan2.1-t2v-1.3b"),
         (["--student", "brook", "--teacher", "brook"], "the critic wan2.1-t2v-1.3b sees other latents"),
-        (["--student", "70b", "--teacher", "wan2.1-t2v-1.3b"], "--teacher is of a video model, and 70b is one of language"),
+        (
+            ["--student", "70b", "--teacher", "wan2.1-t2v-1.3b"],
+            "--teacher is of a video model, and 70b is one of language",
+        ),
         (["--context", "2048"], "--context is of a language model, and wan2.1-t2v-1.3b is one of video"),
     ],
 )
@@ -265,13 +292,18 @@ def test_programs_and_people_get_the_same_placements() -> None:
 def test_with_few_tokens_a_plain_step_is_held_by_its_gradients_and_their_sum() -> None:
     count = dit_parameters(SMALL.dit)
     state = learner_state(count, 0, data="replicas", ranks=1)
-    alone, summed = (learning_peak(work(tokens=1, is_compiled=False, summed=each), state) for each in (0, count))
+    alone, summed = (
+        learning_peak(work(tokens=1, is_compiled=False, summed=each), state) for each in (0, count)
+    )
     assert alone == pytest.approx(16 * count, rel=0.01), "weights, gradients and two moments, 4 bytes each"
     assert summed == pytest.approx(20 * count, rel=0.01), "and a bucket"
 
 
 def test_a_bucket_is_all_of_a_small_model_and_little_of_a_large_one() -> None:
-    shared, alone = ParallelPlan(dp=2), ParallelPlan()
+    shared = ParallelPlan(dp=2)
+    alone = ParallelPlan()
     assert (shared.summed_at_once(1000, 4), alone.summed_at_once(1000, 4)) == (1000, 0)
     assert 2 * shared.summed_at_once(10**9, 2) == BUCKET_BYTES
-    assert ParallelPlan(dp=2, data="ddp").summed_at_once(1000, 4) == 0, "its buckets stay, and gradients are there"
+    assert ParallelPlan(dp=2, data="ddp").summed_at_once(1000, 4) == 0, (
+        "its buckets stay, and gradients are there"
+    )

@@ -7,14 +7,16 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
+from millstream.commands.main import app
 from millstream.core.presets import find_model
 from millstream.planner.hardware import parse_fleet
 from millstream.planner.questions.tuning import TuneAsk, tune_placements
-from millstream.trainer.recipe_file import RECIPES
+from millstream.train.recipe import RECIPES
 
 LARGE = find_model("wan2.1-t2v-1.3b")
-ASK = TuneAsk(spec=LARGE, stream=LARGE.stream, fleet=parse_fleet("H200"), prompts=1, group=4, chunks=2, rows_at_once=1)
+ASK = TuneAsk(
+    spec=LARGE, stream=LARGE.stream, fleet=parse_fleet("H200"), prompts=1, group=4, chunks=2, rows_at_once=1
+)
 
 
 def names(ask: TuneAsk) -> list[str]:

@@ -14,7 +14,13 @@ from millstream.models.brook.vae import BrookVAE
 from millstream.models.dit import CausalDiT
 from millstream.models.wan.umt5 import UMT5Encoder
 from millstream.models.wan.vae import WanVAE
-from millstream.planner.memory import dit_parameters, memory_need, text_parameters, vae_parameters, window_bytes
+from millstream.planner.memory import (
+    dit_parameters,
+    memory_need,
+    text_parameters,
+    vae_parameters,
+    window_bytes,
+)
 from tests.unit.models_for_tests import ring
 
 MIB = 2**20
@@ -29,9 +35,11 @@ def test_parameters_are_those_of_the_model(name: str) -> None:
     spec = MODELS[name]
     with torch.device("meta"):
         if name == "brook":
-            vae, text = BrookVAE(spec.vae), BrookText(spec.text)
+            vae = BrookVAE(spec.vae)
+            text = BrookText(spec.text)
         else:
-            vae, text = WanVAE(spec.vae), UMT5Encoder(spec.text)
+            vae = WanVAE(spec.vae)
+            text = UMT5Encoder(spec.text)
         assert dit_parameters(spec.dit) == count(CausalDiT(spec.dit))
         assert vae_parameters(spec.vae) == count(vae)
         assert text_parameters(spec.text) == count(text)

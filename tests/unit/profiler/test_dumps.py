@@ -1,4 +1,5 @@
-"""Snapshots of memory and dumps of the flight recorder: read as plain data, and nothing of a stranger's is run."""
+"""Snapshots of memory and dumps of the flight recorder: read as plain data, and nothing of a stranger's is
+run."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pytest
 
 from millstream.commands.profile.dumps import are_dumps, run_read_dumps
 from millstream.core.errors import TraceError
-from millstream.profiler.dumps.flight import read_flights
+from millstream.mesh.flight_recorder import read_flights
 from millstream.profiler.dumps.plain import load_plain
 from millstream.profiler.dumps.snapshot import MIB, read_snapshot
 
@@ -26,7 +27,8 @@ class Harmful:
 
 
 def test_a_pickle_that_names_code_is_refused_and_the_code_is_not_run(tmp_path: Path) -> None:
-    made, path = tmp_path / "made", tmp_path / "snapshot.pickle"
+    made = tmp_path / "made"
+    path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps({"segments": [Harmful(made)]}))
     with pytest.raises(TraceError, match="not a dump of plain data"):
         load_plain(path)
@@ -70,7 +72,10 @@ def test_a_snapshot_says_who_holds_memory_what_lies_idle_and_what_the_peak_was()
 
 def flight(*states: str, name: str = "nccl:all_reduce") -> dict[str, Any]:
     common = {"process_group": ["0", "default_pg"], "input_sizes": [[8]], "is_p2p": False}
-    entries = [{**common, "collective_seq_id": n, "profiling_name": name, "state": state} for n, state in enumerate(states)]
+    entries = [
+        {**common, "collective_seq_id": n, "profiling_name": name, "state": state}
+        for n, state in enumerate(states)
+    ]
     return {"version": "2.4", "entries": entries}
 
 
@@ -86,12 +91,21 @@ def test_the_flight_recorder_says_that_ranks_called_different_things() -> None:
     assert "ranks called different things: rank 0 nccl:all_reduce" in line
 
 
-def test_profile_read_takes_dumps_and_leaves_traces_to_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    memory, flown, trace = tmp_path / "m.pickle", tmp_path / "f.json", tmp_path / "t.json"
+def test_profile_read_takes_dumps_and_leaves_traces_to_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    memory = tmp_path / "m.pickle"
+    flown = tmp_path / "f.json"
+    trace = tmp_path / "t.json"
     memory.write_bytes(pickle.dumps(snapshot()))
     flown.write_text(json.dumps(flight("completed", "started")))
     trace.write_text(json.dumps({"traceEvents": [{"name": "entries"}]}))
-    assert [are_dumps([path]) for path in (memory, flown, trace, tmp_path / "none")] == [True, True, False, False]
+    assert [are_dumps([path]) for path in (memory, flown, trace, tmp_path / "none")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     run_read_dumps([memory], as_json=False)
     assert "40 MiB held of 60 reserved; 33% of what is reserved lies idle" in capsys.readouterr().out
     run_read_dumps([flown], as_json=True)

@@ -1,4 +1,5 @@
-"""Events are decoded by their types, and mended one by one where they are not written so: both ways say the same."""
+"""Events are decoded by their types, and mended one by one where they are not written so: both ways say the
+same."""
 
 from __future__ import annotations
 
@@ -11,15 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.mutated_traces import original
 from millstream.profiler.costs import op_cost
 from millstream.profiler.event import EVENTS, Arguments, TraceEvent, mended
 from millstream.profiler.trace import Trace, read_trace
+from tests.soak.mutated_traces import original
 
 
 def columns(trace: Trace) -> dict[str, Any]:
     events = vars(trace.events) | vars(trace.events.work) | vars(trace.memory)
-    return {name: column.tolist() for name, column in events.items() if name != "work"} | {"names": trace.names}
+    return {name: column.tolist() for name, column in events.items() if name != "work"} | {
+        "names": trace.names
+    }
 
 
 def written(folder: Path, events: list[dict[str, Any]], *, spoiled: bool) -> Path:
@@ -33,7 +36,9 @@ def written(folder: Path, events: list[dict[str, Any]], *, spoiled: bool) -> Pat
 @pytest.mark.parametrize("seed", range(5))
 def test_a_trace_says_the_same_decoded_at_once_or_mended_one_by_one(tmp_path: Path, seed: int) -> None:
     events = original(random.Random(seed))["traceEvents"]
-    at_once, mended_ones = (read_trace(written(tmp_path, events, spoiled=spoiled)) for spoiled in (False, True))
+    at_once, mended_ones = (
+        read_trace(written(tmp_path, events, spoiled=spoiled)) for spoiled in (False, True)
+    )
     assert columns(at_once) == columns(mended_ones)
     assert len(at_once.events.work.of) > 0
 
@@ -91,9 +96,12 @@ def test_a_slice_that_is_open_does_not_hold_on_to_the_text_around_it() -> None:
     assert held < 100_000, f"{held} bytes"
 
 
-@pytest.mark.parametrize("name", ["aten::mm", "aten::add", "aten::cudnn_convolution", "aten::_flash_attention_forward"])
 @pytest.mark.parametrize(
-    "dims", [[[10**200, 10**200]] * 3, [[10**99] * 4] * 3, [[1, 2, 3, 4]], [[-5, 3], [3, -4]], [[2**62, 2]] * 3]
+    "name", ["aten::mm", "aten::add", "aten::cudnn_convolution", "aten::_flash_attention_forward"]
+)
+@pytest.mark.parametrize(
+    "dims",
+    [[[10**200, 10**200]] * 3, [[10**99] * 4] * 3, [[1, 2, 3, 4]], [[-5, 3], [3, -4]], [[2**62, 2]] * 3],
 )
 def test_shapes_that_no_tensor_has_are_no_work(name: str, dims: list[list[int]]) -> None:
     args = {"Input Dims": dims, "Input type": ["float"] * len(dims), "Concrete Inputs": ["[1e400]"] * 9}
@@ -102,7 +110,9 @@ def test_shapes_that_no_tensor_has_are_no_work(name: str, dims: list[list[int]])
     assert 0 <= moved < np.inf
 
 
-@pytest.mark.parametrize("args", [{"bytes": 10**400}, {"bytes": -4}, {"In msg nelems": 10**400, "dtype": "BFloat16"}])
+@pytest.mark.parametrize(
+    "args", [{"bytes": 10**400}, {"bytes": -4}, {"In msg nelems": 10**400, "dtype": "BFloat16"}]
+)
 def test_a_size_that_cannot_be_is_no_size(tmp_path: Path, args: dict[str, Any]) -> None:
     event = {"ph": "X", "cat": "gpu_memcpy", "name": "k", "ts": 1.0, "dur": 2.0, "args": args}
     assert len(read_trace(written(tmp_path, [event], spoiled=False)).events.work.of) == 0

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.simulated_traces import SimulatedRank
 from millstream.core.errors import TraceError
 from millstream.planner.hardware import DEVICES
 from millstream.profiler.reading import read
+from millstream.profiler.simulated_rank import SimulatedRank
 from millstream.profiler.trace import read_trace
 
 
@@ -42,20 +42,28 @@ def exported(rank: SimulatedRank, path: Path) -> Path:
         """
     )
     names = {name: index for index, name in enumerate(sorted({event["name"] for event in rank.events}))}
-    database.executemany("INSERT INTO StringIds VALUES (?, ?)", [(index, name) for name, index in names.items()])
+    database.executemany(
+        "INSERT INTO StringIds VALUES (?, ?)", [(index, name) for name, index in names.items()]
+    )
     for event in rank.events:
-        begin, end = round(1e3 * event["ts"]), round(1e3 * (event["ts"] + event["dur"]))
-        link, name = event["args"].get("correlation", 0), names[event["name"]]
+        begin = round(1e3 * event["ts"])
+        end = round(1e3 * (event["ts"] + event["dur"]))
+        link = event["args"].get("correlation", 0)
+        name = names[event["name"]]
         row: tuple[int | str, ...]
         match event["cat"]:
             case "kernel":
-                table, row = "CUPTI_ACTIVITY_KIND_KERNEL", (begin, end, 0, event["tid"], link, name)
+                table = "CUPTI_ACTIVITY_KIND_KERNEL"
+                row = (begin, end, 0, event["tid"], link, name)
             case "gpu_memcpy":
-                table, row = "CUPTI_ACTIVITY_KIND_MEMCPY", (begin, end, 0, event["tid"], link, 4, 2)
+                table = "CUPTI_ACTIVITY_KIND_MEMCPY"
+                row = (begin, end, 0, event["tid"], link, 4, 2)
             case "cuda_runtime":
-                table, row = "CUPTI_ACTIVITY_KIND_RUNTIME", (begin, end, 1, link, name)
+                table = "CUPTI_ACTIVITY_KIND_RUNTIME"
+                row = (begin, end, 1, link, name)
             case "user_annotation":
-                table, row = "NVTX_EVENTS", (begin, end, 1, event["name"])
+                table = "NVTX_EVENTS"
+                row = (begin, end, 1, event["name"])
             case _:
                 continue
         database.execute(f"INSERT INTO {table} VALUES ({','.join('?' * len(row))})", row)
@@ -66,7 +74,8 @@ def exported(rank: SimulatedRank, path: Path) -> Path:
 
 def test_an_export_of_nsight_is_judged_as_the_same_run_in_a_trace(tmp_path: Path) -> None:
     rank = run()
-    kineto, nsight = read([rank.write(tmp_path, 1)]), read([exported(rank, tmp_path / "report.sqlite")])
+    kineto = read([rank.write(tmp_path, 1)])
+    nsight = read([exported(rank, tmp_path / "report.sqlite")])
     assert nsight.device is not None
     assert nsight.device.name == "H200"
     assert nsight.diagnosis.verdict.name == kineto.diagnosis.verdict.name == "CPU-bound"
@@ -93,7 +102,9 @@ def test_a_broken_database_is_refused_and_a_view_is_never_run(tmp_path: Path) ->
         read_trace(broken)
     path = tmp_path / "view.sqlite"
     database = sqlite3.connect(path)
-    endless = "WITH RECURSIVE more(start) AS (SELECT 1 UNION ALL SELECT start + 1 FROM more) SELECT start FROM more"
+    endless = (
+        "WITH RECURSIVE more(start) AS (SELECT 1 UNION ALL SELECT start + 1 FROM more) SELECT start FROM more"
+    )
     database.execute(f"CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS {endless}")
     database.commit()
     database.close()

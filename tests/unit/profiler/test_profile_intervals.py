@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from millstream.profiler.intervals import EMPTY, Intervals, union
 
 Pairs = list[tuple[int, int]]
-pairs = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda p: (p[0], p[0] + p[1])), max_size=12)
+pairs = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda p: (p[0], p[0] + p[1])), max_size=12
+)
 
 
 def made(found: Pairs) -> Intervals:
@@ -34,7 +36,8 @@ def test_a_union_covers_each_moment_once(found: Pairs) -> None:
 
 @given(pairs, pairs)
 def test_and_or_and_minus_are_those_of_sets(one: Pairs, other: Pairs) -> None:
-    a, b = made(one), made(other)
+    a = made(one)
+    b = made(other)
     assert cells(a & b) == moments(one) & moments(other)
     assert cells(a | b) == moments(one) | moments(other)
     assert cells(a - b) == moments(one) - moments(other)

@@ -1,4 +1,5 @@
-"""What events are: by their names, and by evidence where names do not say. Names as public traces have them."""
+"""What events are: by their names, and by evidence where names do not say. Names as public traces have
+them."""
 
 from __future__ import annotations
 
@@ -14,13 +15,22 @@ from millstream.profiler.costs import op_cost
 from millstream.profiler.event import mended
 from millstream.profiler.kinds import Kind, family_of, kind_of
 from millstream.profiler.reading import Reading, read
-from millstream.profiler.report import COLOUR_OF, SAID, html_report
+from millstream.profiler.reading_page import COLOUR_OF, SAID, html_report
 from millstream.profiler.trace import read_trace
 
 
 def event(cat: str, name: str, begin: float, length: float, track: int = 1, **args: Any) -> dict[str, Any]:
     pid = 0 if cat in ("kernel", "gpu_memcpy") else 1
-    return {"ph": "X", "cat": cat, "name": name, "ts": begin, "dur": length, "pid": pid, "tid": track, "args": args}
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "ts": begin,
+        "dur": length,
+        "pid": pid,
+        "tid": track,
+        "args": args,
+    }
 
 
 def written(folder: Path, events: list[dict[str, Any]], device: str = "NVIDIA H200") -> Path:
@@ -29,7 +39,9 @@ def written(folder: Path, events: list[dict[str, Any]], device: str = "NVIDIA H2
     return path
 
 
-def launched(name: str, begin: float, length: float, link: int, *, after: float = 5.0, **args: Any) -> list[dict[str, Any]]:
+def launched(
+    name: str, begin: float, length: float, link: int, *, after: float = 5.0, **args: Any
+) -> list[dict[str, Any]]:
     return [
         event("cuda_runtime", "cudaLaunchKernel", begin, 4.0, correlation=link),
         event("kernel", name, begin + after, length, 7, correlation=link, **args),
@@ -50,7 +62,9 @@ def test_kernels_that_talk_are_communication(name: str) -> None:
     assert kind_of("kernel", name) is Kind.COLLECTIVE
 
 
-@pytest.mark.parametrize("name", ["hipMemcpyWithStream", "hipMemcpy", "cudaMemcpy", "cudaMemcpy_v3020", "hipMemcpyDtoH"])
+@pytest.mark.parametrize(
+    "name", ["hipMemcpyWithStream", "hipMemcpy", "cudaMemcpy", "cudaMemcpy_v3020", "hipMemcpyDtoH"]
+)
 def test_copies_that_block_make_the_host_wait(name: str) -> None:
     assert kind_of("cuda_runtime", name) is Kind.SYNC
     assert kind_of("cuda_runtime", "cudaMemcpyAsync") is Kind.LAUNCH
@@ -91,7 +105,10 @@ def test_send_and_receive_under_all_to_all_is_communication_and_no_bubble(tmp_pa
         ("triton_tem_fused_mm_4", "product"),
         ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>", "cache write"),
         ("void at::native::direct_copy_kernel_cuda", "cast or copy"),
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>", "between products"),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>",
+            "between products",
+        ),
         ("implicit_convolve_sgemm", "convolution"),
     ],
 )
@@ -100,12 +117,18 @@ def test_kernels_are_told_apart_by_their_names(name: str, family: str) -> None:
 
 
 def product(folder: Path, kernel: str, *, length: float, rows: int) -> Reading:
-    shapes: dict[str, Any] = {"external id": 1, "Input Dims": [[rows, 4096], [4096, 4096]], "Input type": ["c10::BFloat16"] * 2}
+    shapes: dict[str, Any] = {
+        "external id": 1,
+        "Input Dims": [[rows, 4096], [4096, 4096]],
+        "Input type": ["c10::BFloat16"] * 2,
+    }
     op = event("cpu_op", "aten::mm", 0.0, 10.0, **shapes)
     return read([written(folder, [op, *launched(kernel, 1.0, length, 1, **{"external id": 1})])])
 
 
-def test_a_kernel_whose_name_says_nothing_is_what_its_operator_is_and_older_traces_tie_them_too(tmp_path: Path) -> None:
+def test_a_kernel_whose_name_says_nothing_is_what_its_operator_is_and_older_traces_tie_them_too(
+    tmp_path: Path,
+) -> None:
     (family,) = product(tmp_path, "kernel_12345", length=250.0, rows=4096).roofs[0].families
     assert (family.family, family.known_share) == ("product", 1.0)
     assert family.tflops == pytest.approx(2 * 4096**3 / 250e6)
@@ -118,7 +141,9 @@ def test_a_cast_within_an_operator_does_none_of_its_arithmetic(tmp_path: Path) -
         *launched("void convert_layout(float*)", 1, 100, 1, **{"External id": 3}),
         *launched("nvjet_sm90_tst", 120, 300, 2, **{"External id": 3}),
     ]
-    families = {each.family: each for each in read([written(tmp_path, [operator, *kernels])]).roofs[0].families}
+    families = {
+        each.family: each for each in read([written(tmp_path, [operator, *kernels])]).roofs[0].families
+    }
     assert families["cast or copy"].flops == 0
     assert families["product"].flops == 2 * 4096**3
 
@@ -136,7 +161,10 @@ def flops_of(name: str, args: dict[str, Any]) -> float:
 
 def test_attention_is_counted_along_the_axis_that_has_the_tokens() -> None:
     heads_first: dict[str, Any] = {"Input Dims": [[2, 16, 1000, 64]] * 3, "Input type": ["c10::BFloat16"] * 3}
-    tokens_first: dict[str, Any] = {"Input Dims": [[2, 1000, 16, 64]] * 3, "Input type": ["c10::BFloat16"] * 3}
+    tokens_first: dict[str, Any] = {
+        "Input Dims": [[2, 1000, 16, 64]] * 3,
+        "Input type": ["c10::BFloat16"] * 3,
+    }
     flops = 4.0 * 2 * 16 * 1000 * 1000 * 64
     assert flops_of("aten::_scaled_dot_product_flash_attention", heads_first) == flops
     assert flops_of("aten::_flash_attention_forward", tokens_first) == flops
@@ -154,13 +182,20 @@ def doubts(folder: Path, events: list[dict[str, Any]]) -> str:
 
 
 def test_devices_that_are_not_known_by_name_are_read_and_said(tmp_path: Path) -> None:
-    events = [event("mtia_ccp_events", "fc-dtype_Float", 100.0 * n, 90.0, 7, correlation=n) for n in range(30)]
-    calls = [event("mtia_runtime", "runFunction - submit", 100.0 * n - 9, 5.0, correlation=n) for n in range(30)]
+    events = [
+        event("mtia_ccp_events", "fc-dtype_Float", 100.0 * n, 90.0, 7, correlation=n) for n in range(30)
+    ]
+    calls = [
+        event("mtia_runtime", "runFunction - submit", 100.0 * n - 9, 5.0, correlation=n) for n in range(30)
+    ]
     assert "mtia_ccp_events, mtia_runtime are not known by name" in doubts(tmp_path, events + calls)
 
 
 def test_a_device_that_is_called_and_not_seen_is_said(tmp_path: Path) -> None:
-    events = [event("cpu_op", "aten::addmm", 0.0, 900.0), event("cuda_runtime", "cudaDeviceSynchronize", 900.0, 60.0)]
+    events = [
+        event("cpu_op", "aten::addmm", 0.0, 900.0),
+        event("cuda_runtime", "cudaDeviceSynchronize", 900.0, 60.0),
+    ]
     assert "nothing of it is in the trace" in doubts(tmp_path, events)
 
 
@@ -181,7 +216,9 @@ def starts(folder: Path, name: str, length: float) -> Reading:
 @pytest.mark.parametrize("name", ["cudaMallocManaged", "cudaFree", "cuMemHostAlloc_v2"])
 def test_a_slow_call_before_the_device_is_first_seen_makes_its_context(tmp_path: Path, name: str) -> None:
     verdict = starts(tmp_path, name, 60_000.0).diagnosis.verdict
-    assert (verdict.name, verdict.confidence) == ("warm-up", "medium"), "and is not the allocator's, whatever it asks for"
+    assert (verdict.name, verdict.confidence) == ("warm-up", "medium"), (
+        "and is not the allocator's, whatever it asks for"
+    )
     assert verdict.gain == pytest.approx(62 / 80, abs=0.01), "with what was before it"
 
 
@@ -191,7 +228,9 @@ def test_memory_that_is_asked_for_in_a_moment_or_later_is_the_allocators(tmp_pat
     assert rank.shares["warm-up"] == 0
 
 
-def test_without_an_event_of_the_device_a_single_launch_is_enough_to_know_that_it_is_missing(tmp_path: Path) -> None:
+def test_without_an_event_of_the_device_a_single_launch_is_enough_to_know_that_it_is_missing(
+    tmp_path: Path,
+) -> None:
     events = [
         event("cuda_runtime", "cudaMalloc", 0.0, 900.0),
         event("cuda_runtime", "cudaLaunchKernel", 950.0, 9.0, correlation=1),

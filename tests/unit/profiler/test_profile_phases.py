@@ -1,4 +1,5 @@
-"""Phases as wholes: what they must compute, which kernels are theirs, and what they reach where kernels carry no shapes."""
+"""Phases as wholes: what they must compute, which kernels are theirs, and what they reach where kernels carry
+no shapes."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.simulated_traces import SimulatedRank
+from millstream.core.chunk_work import Part, chunk_parts
 from millstream.core.presets import MODELS
 from millstream.core.speed import ALL, FP8_GROUPS, Speed
 from millstream.core.trace import Work, span_label
 from millstream.planner.hardware import DEVICES
-from millstream.planner.phase_work import Part, chunk_parts
 from millstream.profiler.reach.ceilings import peak
 from millstream.profiler.reach.told_work import phase_parts
 from millstream.profiler.reading import Reading, read
+from millstream.profiler.simulated_rank import SimulatedRank
 
 H200 = DEVICES["h200"]
 
@@ -117,7 +118,9 @@ def step_of_a_graph(folder: Path, said: dict[str, Any], *, reach: float) -> Read
 
 
 @pytest.mark.parametrize(("size", "bound"), [("480x832", "compute-bound"), ("64x64", "memory-bound")])
-def test_a_phase_near_its_ceilings_names_the_bound_but_never_for_certain(tmp_path: Path, size: str, bound: str) -> None:
+def test_a_phase_near_its_ceilings_names_the_bound_but_never_for_certain(
+    tmp_path: Path, size: str, bound: str
+) -> None:
     found = step_of_a_graph(tmp_path, about(size=size), reach=0.8)
     (roof,), verdict = found.roofs, found.diagnosis.verdict
     (step,) = roof.phases

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
+from millstream.commands.main import app
 from millstream.core.errors import TraceError
 from millstream.profiler import reader
 from millstream.profiler.kinds import Kind, kind_of
@@ -36,12 +36,19 @@ def write(folder: Path, text: str, name: str = "trace.json") -> Path:
     return path
 
 
-VALUES = st.integers() | st.text() | st.floats(allow_nan=False) | st.lists(st.just({}) | st.just({"a": "},\n  {"}), max_size=3)
+VALUES = (
+    st.integers()
+    | st.text()
+    | st.floats(allow_nan=False)
+    | st.lists(st.just({}) | st.just({"a": "},\n  {"}), max_size=3)
+)
 """What JSON allows, and infinity, which it does not and traces have."""
 
 
 @given(
-    events=st.lists(st.fixed_dictionaries({"name": st.text(), "args": st.dictionaries(st.text(), VALUES)}), max_size=12),
+    events=st.lists(
+        st.fixed_dictionaries({"name": st.text(), "args": st.dictionaries(st.text(), VALUES)}), max_size=12
+    ),
     block=st.integers(1, 70) | st.just(1 << 20),
     spaces=st.sampled_from([None, 1]),
 )
@@ -68,7 +75,9 @@ def test_packed_or_not_a_list_or_an_object(tmp_path: Path, name: str, as_list: b
     assert len(read_trace(write(tmp_path, text, name)).events) == 1
 
 
-WHOLE = json.dumps({"schemaVersion": 1, "traceEvents": [event(f"aten::mm{i}") for i in range(50)], "traceName": "x"})
+WHOLE = json.dumps(
+    {"schemaVersion": 1, "traceEvents": [event(f"aten::mm{i}") for i in range(50)], "traceName": "x"}
+)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +156,9 @@ def test_more_events_than_are_kept_are_counted(tmp_path: Path) -> None:
     assert trace.left_out == 12
 
 
-def test_an_event_without_end_is_refused_before_it_fills_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_without_end_is_refused_before_it_fills_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reader, "MAX_VALUE", 1000)
     text = '{"traceEvents": [{"name": "' + 3_000_000 * "x" + '"}]}'
     with pytest.raises(TraceError, match="no event ends"):
@@ -183,7 +194,11 @@ def test_events_without_a_time_are_counted_and_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("category", "name", "kind"),
     [
-        ("kernel", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", Kind.COLLECTIVE),
+        (
+            "kernel",
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            Kind.COLLECTIVE,
+        ),
         ("kernel", "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", Kind.EXCHANGE),
         ("kernel", "void at::native::vectorized_elementwise_kernel<4, ...>", Kind.KERNEL),
         ("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", Kind.COPY),
@@ -211,7 +226,9 @@ def test_what_an_event_is(category: str, name: str, kind: Kind) -> None:
 NUMBERS = st.integers(-(2**70), 2**70) | st.floats()
 JUNK = st.none() | st.booleans() | NUMBERS | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
 FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args")
-KNOWN = st.sampled_from(["X", "B", "E", "i", "[memory]", "kernel", "cpu_op", "cuda_runtime", "gloo:recv", "aten::mm"])
+KNOWN = st.sampled_from(
+    ["X", "B", "E", "i", "[memory]", "kernel", "cpu_op", "cuda_runtime", "gloo:recv", "aten::mm"]
+)
 
 
 @settings(max_examples=150)
@@ -219,7 +236,9 @@ KNOWN = st.sampled_from(["X", "B", "E", "i", "[memory]", "kernel", "cpu_op", "cu
     events=st.lists(
         st.dictionaries(
             st.sampled_from(FIELDS),
-            JUNK | KNOWN | st.dictionaries(st.sampled_from(["correlation", "External id", "Input Dims", "Bytes"]), JUNK),
+            JUNK
+            | KNOWN
+            | st.dictionaries(st.sampled_from(["correlation", "External id", "Input Dims", "Bytes"]), JUNK),
         ),
         min_size=1,
         max_size=8,

@@ -28,14 +28,27 @@ def events(spans: list[tuple[str, int, int, int]]) -> list[dict[str, Any]]:
     for link, (what, begin, length, stream) in enumerate(spans):
         category, name = NAMES[what]
         common = {"ph": "X", "args": {"correlation": link}}
-        found.append({**common, "cat": category, "name": name, "ts": begin, "dur": length, "pid": 0, "tid": stream})
-        found.append({**common, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": begin, "dur": 1, "pid": 1, "tid": 1})
+        found.append(
+            {**common, "cat": category, "name": name, "ts": begin, "dur": length, "pid": 0, "tid": stream}
+        )
+        found.append(
+            {
+                **common,
+                "cat": "cuda_runtime",
+                "name": "cudaLaunchKernel",
+                "ts": begin,
+                "dur": 1,
+                "pid": 1,
+                "tid": 1,
+            }
+        )
     return found
 
 
 def by_moments(spans: list[tuple[str, int, int, int]]) -> dict[str, float]:
     """What each moment is spent with: work covers communication, and both cover copies."""
-    first, last = min(begin for _, begin, _, _ in spans), max(begin + length for _, begin, length, _ in spans)
+    first = min(begin for _, begin, _, _ in spans)
+    last = max(begin + length for _, begin, length, _ in spans)
     counted = dict.fromkeys(("work", "talk", "copy", "busy"), 0)
     for moment in range(first, last):
         running = {what for what, begin, length, _ in spans if begin <= moment < begin + length}
@@ -57,7 +70,8 @@ def test_busy_communication_and_copies_are_within_a_point_of_counting_moments(
     path: Path = tmp_path_factory.mktemp("shares") / "trace.json"
     path.write_text(json.dumps({"traceEvents": events(spans)}))
     rank = take_apart(read_trace(path))
-    shares, truth = rank.shares, by_moments(spans)
+    shares = rank.shares
+    truth = by_moments(spans)
     assert shares["work"] == pytest.approx(truth["work"], abs=0.01)
     assert shares["collective"] + shares["exchange"] == pytest.approx(truth["talk"], abs=0.01)
     assert shares["copy"] == pytest.approx(truth["copy"], abs=0.01)

@@ -27,7 +27,12 @@ def test_every_span_says_whose_chunk_it_was() -> None:
             next(one.stream(1))
             next(two.stream(1))
     spans = list(tiny.generator.stopwatch.spans)
-    assert {(span.work.session, span.work.chunk) for span in spans} == {("one", 0), ("one", 1), ("two", 0), ("two", 1)}
+    assert {(span.work.session, span.work.chunk) for span in spans} == {
+        ("one", 0),
+        ("one", 1),
+        ("two", 0),
+        ("two", 1),
+    }
     steps = [span for span in spans if span.name == "step"]
     assert len({span.work.call for span in steps}) == 4, "a call id per chunk, over all sessions"
     assert all(span.rank == 0 and span.ms > 0 for span in steps)
@@ -55,7 +60,8 @@ def test_a_chunks_phases_are_the_sums_of_its_spans() -> None:
 
 
 def test_a_lap_of_one_chunk_leaves_those_planned_after_it_and_forgets_those_before() -> None:
-    watch, begun = Stopwatch(CPU), plan_chunk(tiny_engine().session("a kite")).envelope
+    watch = Stopwatch(CPU)
+    begun = plan_chunk(tiny_engine().session("a kite")).envelope
     for call in (7, 8, 9):
         watch.attend_to(msgspec.structs.replace(begun, call_id=call))
         with watch.span(f"call {call}"):
@@ -76,7 +82,9 @@ def test_the_oldest_spans_go_when_there_are_too_many() -> None:
 
 
 @given(
-    name=st.from_regex(r"\w+", fullmatch=True), session=st.from_regex(r"[^\s]*", fullmatch=True), chunk=st.integers(-1, 9**9)
+    name=st.from_regex(r"\w+", fullmatch=True),
+    session=st.from_regex(r"[^\s]*", fullmatch=True),
+    chunk=st.integers(-1, 9**9),
 )
 def test_a_label_says_the_same_when_it_is_read_back(name: str, session: str, chunk: int) -> None:
     work = Work(session=session, chunk=chunk, call=chunk)

@@ -1,5 +1,6 @@
-"""Traces of an H200: one for each bottleneck that was put there and named by it, as `tests/gpu/test_profile.py` makes them, and
-one chunk of `profile run --model wan2.1-t2v-1.3b --size 480x832 --window 9 --fast on`, whose calls are CUDA graphs."""
+"""Traces of an H200: one for each bottleneck that was put there and named by it, as
+`tests/gpu/test_profile.py` makes them, and one chunk of `profile run --model wan2.1-t2v-1.3b --size 480x832
+--window 9 --fast on`, whose calls are CUDA graphs."""
 
 from __future__ import annotations
 
@@ -22,10 +23,14 @@ def test_the_bottleneck_of_a_real_gpu_trace_is_named(bound: str) -> None:
 
 
 def test_a_host_that_waits_a_little_and_launches_a_little_is_not_called_either_with_confidence() -> None:
-    """Under the profiler its launches are slow enough to be as much in the way as the waits that were put there."""
+    """Under the profiler its launches are slow enough to be as much in the way as the waits that were put
+    there."""
     diagnosis = read([FOLDER / "synchronisation.json.gz"]).diagnosis
     assert diagnosis.verdict.confidence == "low"
-    assert {finding.name for finding in (diagnosis.verdict, *diagnosis.others[:1])} == {"launch-bound", "synchronisation"}
+    assert {finding.name for finding in (diagnosis.verdict, *diagnosis.others[:1])} == {
+        "launch-bound",
+        "synchronisation",
+    }
 
 
 def fast_stream(folder: Path, about: dict[str, Any]) -> Reading:
@@ -43,7 +48,9 @@ def test_a_stream_of_recorded_calls_is_known_by_what_its_phases_must_compute() -
     assert 0.1 < verdict.gain < 0.25
     reached = {phase.name: phase.reached for phase in roof.phases}
     assert set(reached) == {"step", "commit", "decode"}
-    assert reached["step"] == pytest.approx(reached["commit"], abs=0.03), "the same call, but for its last layer"
+    assert reached["step"] == pytest.approx(reached["commit"], abs=0.03), (
+        "the same call, but for its last layer"
+    )
     assert all(0.75 < share < 1.0 for share in reached.values()), reached
     assert any(line.startswith("of the measured peak: step 8") for line in verdict.evidence), verdict.evidence
     assert roof.counted_ms + roof.shaped_ms == pytest.approx(roof.work_ms, rel=0.01)

@@ -1,4 +1,5 @@
-"""Who may join, and that those who do are served as promised: admission and scheduler against a simulated device."""
+"""Who may join, and that those who do are served as promised: admission and scheduler against a simulated
+device."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def let_in(door: Admission, now: float) -> list[Admitted | Refused]:
     while (answer := door.next_in(now)) is not None:
         answers.append(answer)
         if isinstance(answer, Refused):
-            door.leave(answer.session_id, now)
+            door.remove(answer.session_id, now)
     return answers
 
 
@@ -60,14 +61,18 @@ def names(answers: list[Admitted | Refused]) -> list[str]:
 
 def test_sessions_are_admitted_while_the_promise_holds_and_then_wait() -> None:
     door = admission()
-    first, second = door.ask(request("a"), 0.0), door.ask(request("b"), 0.0)
+    first = door.ask(request("a"), 0.0)
+    second = door.ask(request("b"), 0.0)
     assert isinstance(first, Admitted)
     assert first.share == pytest.approx(0.4)
     assert isinstance(second, Admitted)
     third = door.ask(request("c"), 0.0)
     assert isinstance(third, Queued)
     assert third.position == 1
-    assert third.reason == "needs 0.40 of the device and 0.10 is free: choose a smaller size or fewer steps or wait"
+    assert (
+        third.reason
+        == "needs 0.40 of the device and 0.10 is free: choose a smaller size or fewer steps or wait"
+    )
     assert door.metrics().promised == pytest.approx(0.8)
 
 
@@ -79,13 +84,15 @@ def test_the_frame_rate_it_names_is_admitted_and_the_next_is_not() -> None:
     assert isinstance(answer, Refused)
     assert answer.reason == "needs 0.12 of the device and 0.04 is free: lower the frame rate to 5 or wait"
     assert isinstance(door.ask(request("h", pace=Pace(fps=6, chunk_frames=12), may_wait=False), 0.0), Refused)
-    assert isinstance(door.ask(request("h", pace=Pace(fps=5, chunk_frames=12), may_wait=False), 0.0), Admitted)
+    assert isinstance(
+        door.ask(request("h", pace=Pace(fps=5, chunk_frames=12), may_wait=False), 0.0), Admitted
+    )
 
 
 def test_a_session_that_could_never_run_is_refused_with_what_could() -> None:
     answer = admission(seconds=1.0).ask(request("a", rate="strict"), 0.0)
     reason = "needs 1.33 of the device and 0.90 is free: lower the frame rate to 10"
-    assert answer == Refused(session_id="a", reason=reason, fps=10.0)
+    assert answer == Refused(session_id="a", reason=reason, fps=10.0, never=True)
 
 
 def test_a_lead_that_leaves_little_time_takes_more_of_the_device() -> None:
@@ -122,7 +129,8 @@ def test_a_long_chunk_is_kept_from_a_session_that_could_not_wait_for_it() -> Non
     answer = door.ask(request("long", geometry=large, pace=Pace(fps=2, chunk_frames=12)), 0.0)
     assert isinstance(answer, Queued)
     assert answer.reason == (
-        "a chunk due within 0.75 s could wait 1.50 s for another session's: choose a smaller size or fewer steps or wait"
+        "a chunk due within 0.75 s could wait 1.50 s for another session's: choose a smaller size or fewer "
+        "steps or wait"
     )
 
 
@@ -145,8 +153,10 @@ def test_a_fork_makes_its_own_stream_slower_and_nobody_else() -> None:
     assert before is not None
     assert promised is not None
     assert promised <= door.config.share
-    assert isinstance(door.ask(request("c", may_wait=False), 0.0), Refused), "what a fork left is not for others"
-    door.leave("a2", 0.0)
+    assert isinstance(door.ask(request("c", may_wait=False), 0.0), Refused), (
+        "what a fork left is not for others"
+    )
+    door.remove("a2", 0.0)
     assert door.kept_rates()["a"] == 16.0
 
 
@@ -186,7 +196,9 @@ def test_a_geometry_that_was_not_measured_is_scaled_from_the_nearest_and_says_so
     answer = door.ask(request("a", geometry=shape(500)), 0.0)
     assert isinstance(answer, Admitted)
     assert answer.share == pytest.approx(0.2)
-    assert answer.note.endswith("takes 0.20 of the device, a chunk takes 0.15 s (scaled from 1000 tokens x 5 calls)")
+    assert answer.note.endswith(
+        "takes 0.20 of the device, a chunk takes 0.15 s (scaled from 1000 tokens x 5 calls)"
+    )
     larger = door.ask(request("b", geometry=shape(2000), may_wait=False), 0.0)
     assert isinstance(larger, Refused)
     assert larger.reason.startswith("needs 0.80 of the device and 0.70 is free")
@@ -199,7 +211,7 @@ def test_one_waiting_who_turns_out_never_to_fit_is_refused_and_blocks_nobody() -
     for each in (request("a"), request("b"), request("large", geometry=large, rate="strict"), request("c")):
         door.ask(each, 0.0)
     door.times.add(large, 5.0)
-    door.leave("a", 1.0)
+    door.remove("a", 1.0)
     refused, admitted = let_in(door, 1.0)
     assert (refused.session_id, type(refused)) == ("large", Refused)
     assert (admitted.session_id, type(admitted)) == ("c", Admitted)
@@ -217,11 +229,16 @@ def test_the_line_is_left_by_those_who_return_then_by_weight_then_by_arrival() -
     for each in (request("c"), request("d", weight=2.0), request("e")):
         door.ask(each, 0.0)
     door.come_back("f", 0.0)
-    assert [(each.session_id, each.position) for each in door.waiting(0.0)] == [("f", 1), ("d", 2), ("c", 3), ("e", 4)]
-    door.leave("a", 1.0)
+    assert [(each.session_id, each.position) for each in door.waiting(0.0)] == [
+        ("f", 1),
+        ("d", 2),
+        ("c", 3),
+        ("e", 4),
+    ]
+    door.remove("a", 1.0)
     assert names(let_in(door, 1.0)) == ["f"]
-    door.leave("g", 2.0)
-    door.leave("f", 2.0)
+    door.remove("g", 2.0)
+    door.remove("f", 2.0)
     assert names(let_in(door, 2.0)) == ["d", "c"]
 
 
@@ -239,18 +256,22 @@ def test_one_who_comes_back_is_not_refused_for_a_full_line() -> None:
 
 def test_nobody_overtakes_one_who_waits_even_if_there_is_room_for_them() -> None:
     door = admission()
+    small = shape(100)
+    door.times.add(small, 0.03)
     for name in "abc":
         door.ask(request(name), 0.0)
-    small = door.ask(request("small", pace=Pace(fps=1, chunk_frames=12)), 0.0)
-    assert isinstance(small, Queued)
-    assert (small.position, small.reason) == (2, "1 waiting before it: wait or try again later")
+    behind = door.ask(request("small", geometry=small), 0.0)
+    assert isinstance(behind, Queued)
+    assert (behind.position, behind.reason) == (2, "1 waiting before it: wait or try again later")
+    door.remove("c", 1.0)
+    assert names(let_in(door, 1.0)) == ["small"], "there was room for it all the time"
 
 
 def test_giving_up_moves_the_others_forward() -> None:
     door = admission()
     for name in "abcde":
         door.ask(request(name), 0.0)
-    door.leave("c", 1.0)
+    door.remove("c", 1.0)
     assert [(each.session_id, each.position) for each in door.waiting(1.0)] == [("d", 1), ("e", 2)]
 
 
@@ -272,14 +293,16 @@ def test_the_wait_is_told_from_limits_and_from_how_long_sessions_stayed() -> Non
     door.ask(request("c"), 10.0)
     door.ask(request("d"), 10.0)
     assert [each.expected_wait_s for each in door.waiting(10.0)] == [20.0, None]
-    door.leave("b", 50.0)
+    door.remove("b", 50.0)
     assert names(let_in(door, 50.0)) == ["c"]
     assert [each.expected_wait_s for each in door.waiting(50.0)] == [0.0]  # `a` is past its limit
     door.ask(request("e"), 50.0)
     assert [each.expected_wait_s for each in door.waiting(50.0)] == [0.0, 50.0]
 
 
-@pytest.mark.parametrize("wrong", [dict(share=0.0), dict(share=1.1), dict(memory_bytes=0), dict(max_waiting=-1)])
+@pytest.mark.parametrize(
+    "wrong", [dict(share=0.0), dict(share=1.1), dict(memory_bytes=0), dict(max_waiting=-1)]
+)
 def test_a_configuration_that_cannot_work_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         AdmissionConfig(**(dict(memory_bytes=1) | wrong))  # type: ignore[arg-type]
@@ -295,22 +318,31 @@ def test_with_a_lead_of_two_chunks_a_share_is_plain_utilisation() -> None:
 
 
 def test_a_device_that_is_half_idle_may_still_be_late() -> None:
-    quick, long = Claim(seconds=0.1, pace=PACE), Claim(seconds=1.0, pace=Pace(fps=3, chunk_frames=12))
+    quick = Claim(seconds=0.1, pace=PACE)
+    long = Claim(seconds=1.0, pace=Pace(fps=3, chunk_frames=12))
     assert utilisation([quick, long]) < 0.5
     assert not keep_time([quick, long])
 
 
-kinds = st.tuples(st.sampled_from([4.0, 8.0, 12.0, 16.0, 24.0]), st.sampled_from([200, 500, 1000, 3000]), st.floats(1.2, 2.0))
+kinds = st.tuples(
+    st.sampled_from([4.0, 8.0, 12.0, 16.0, 24.0]),
+    st.sampled_from([200, 500, 1000, 3000]),
+    st.floats(1.2, 2.0),
+)
 
 
 def chunk_seconds(tokens: int, speed: float) -> float:
     return speed * (0.02 + tokens * 2e-4)
 
 
-def serve_admitted(asked: list[tuple[float, int, float]], speed: float, seed: int, *, pauses: bool) -> SimulatedDevice:
+def serve_admitted(
+    asked: list[tuple[float, int, float]], speed: float, seed: int, *, pauses: bool
+) -> SimulatedDevice:
     """Sessions ask at any moment; those admitted run, in chunk times that vary below the measured bound."""
-    chance, door = random.Random(seed), admission(seconds=None, share=1.0, memory_bytes=100 * GIB)
-    costs, paces = dict[str, float](), dict[str, Pace]()
+    chance = random.Random(seed)
+    door = admission(seconds=None, share=1.0, memory_bytes=100 * GIB)
+    costs = dict[str, float]()
+    paces = dict[str, Pace]()
     simulated = SimulatedDevice(Scheduler(), seconds=lambda run: costs[run[0]] * chance.uniform(0.5, 1.0))
 
     def join(name: str, fps: float, tokens: int, lead: float) -> None:
@@ -341,35 +373,48 @@ def test_an_admitted_session_never_misses_while_chunks_take_what_was_measured(
     asked: list[tuple[float, int, float]], speed: float, seed: int
 ) -> None:
     simulated = serve_admitted(asked, speed, seed, pauses=False)
-    assert {name: shadow.misses for name, shadow in simulated.shadows.items()} == dict.fromkeys(simulated.shadows, 0)
+    assert {name: shadow.misses for name, shadow in simulated.shadows.items()} == dict.fromkeys(
+        simulated.shadows, 0
+    )
 
 
 @given(st.lists(kinds, min_size=1, max_size=10), st.floats(0.3, 2.0), st.integers(0, 1000))
 @settings(max_examples=80)
-def test_a_resume_costs_one_miss_at_most(asked: list[tuple[float, int, float]], speed: float, seed: int) -> None:
+def test_a_resume_costs_one_miss_at_most(
+    asked: list[tuple[float, int, float]], speed: float, seed: int
+) -> None:
     """Whoever resumes with the next chunk half overdue has less time than was promised, once."""
     simulated = serve_admitted(asked, speed, seed, pauses=True)
     resumed = len(simulated.shadows)
     assert sum(shadow.misses for shadow in simulated.shadows.values()) <= resumed
 
 
-@given(st.lists(st.tuples(kinds, st.booleans(), st.sampled_from([0.5, 1.0, 2.0])), max_size=40), st.integers(0, 1000))
+@given(
+    st.lists(st.tuples(kinds, st.booleans(), st.sampled_from([0.5, 1.0, 2.0])), max_size=40),
+    st.integers(0, 1000),
+)
 @settings(max_examples=80)
 def test_admission_never_exceeds_the_promise_the_memory_or_the_line_and_keeps_its_order(
     asked: list[tuple[tuple[float, int, float], bool, float]], seed: int
 ) -> None:
-    chance, door, here, waiting = random.Random(seed), admission(max_waiting=5), list[str](), list[str]()
+    chance = random.Random(seed)
+    door = admission(max_waiting=5)
+    here = list[str]()
+    waiting = list[str]()
     for index, ((fps, tokens, lead), leaves, weight) in enumerate(asked):
         geometry = shape(tokens)
         door.times.add(geometry, chunk_seconds(tokens, 1.0))
         pace = Pace(fps=fps, chunk_frames=12, lead_s=lead * 12 / fps)
         bytes_ = chance.randrange(1, 3 * GIB)
         if isinstance(
-            door.ask(request(f"s{index}", geometry=geometry, pace=pace, memory_bytes=bytes_, weight=weight), index), Admitted
+            door.ask(
+                request(f"s{index}", geometry=geometry, pace=pace, memory_bytes=bytes_, weight=weight), index
+            ),
+            Admitted,
         ):
             here.append(f"s{index}")
         if leaves and here:
-            door.leave(here.pop(chance.randrange(len(here))), index)
+            door.remove(here.pop(chance.randrange(len(here))), index)
         waiting = [each.session_id for each in door.waiting(index)]
         left = let_in(door, index)
         assert names(left) == waiting[: len(left)]
@@ -384,12 +429,21 @@ def test_admission_never_exceeds_the_promise_the_memory_or_the_line_and_keeps_it
 
 @given(
     st.lists(
-        st.tuples(st.floats(0.01, 2.0), st.sampled_from([1.0, 2.0, 4.0, 8.0, 24.0]), st.sampled_from([None, 14.0, 20.0])),
+        st.tuples(
+            st.floats(0.01, 2.0),
+            st.sampled_from([1.0, 2.0, 4.0, 8.0, 24.0]),
+            st.sampled_from([None, 14.0, 20.0]),
+        ),
         max_size=8,
     )
 )
-def test_pressures_are_what_the_promise_says_at_every_window(asked: list[tuple[float, float, float | None]]) -> None:
-    claims = [Claim(seconds=seconds, pace=Pace(fps=fps, chunk_frames=12, lead_s=lead)) for seconds, fps, lead in asked]
+def test_pressures_are_what_the_promise_says_at_every_window(
+    asked: list[tuple[float, float, float | None]],
+) -> None:
+    claims = [
+        Claim(seconds=seconds, pace=Pace(fps=fps, chunk_frames=12, lead_s=lead))
+        for seconds, fps, lead in asked
+    ]
     for claim, found in zip(claims, pressures(claims), strict=True):
         window = claim.pace.window_s
         urgent = utilisation([other for other in claims if other.pace.window_s <= window])

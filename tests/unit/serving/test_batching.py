@@ -93,7 +93,9 @@ def test_keys_are_bounded_and_the_one_used_longest_ago_goes() -> None:
 
 @given(st.lists(st.floats(1.0, 3.0), min_size=4, max_size=4), st.integers(4, 64), st.integers(64, 300))
 @settings(max_examples=30)
-def test_learning_takes_no_more_than_its_share_of_turns(penalties: list[float], explore_every: int, refresh_every: int) -> None:
+def test_learning_takes_no_more_than_its_share_of_turns(
+    penalties: list[float], explore_every: int, refresh_every: int
+) -> None:
     """On a device where no batch pays, every batch was a trial."""
     times = BatchTimes(BatchPolicy(explore_every=explore_every, refresh_every=refresh_every))
     trials = 0

@@ -57,7 +57,8 @@ def test_a_device_that_slows_down_is_believed_within_three_chunks_and_one_slow_c
 
 
 def test_what_was_slow_is_forgotten_within_a_minute_of_anything_newer() -> None:
-    """A machine busy while the server started, then a session of another geometry: the first one is scaled from that."""
+    """A machine busy while the server started, then a session of another geometry: the first one is scaled
+    from that."""
     clock = Hands()
     times = ChunkTimes(clock)
     times.add(GEOMETRY, 60.0)

@@ -1,4 +1,5 @@
-"""The rate of the first to come: what was measured with nobody watching is not yet what a stream keeps, and nothing stalls."""
+"""The rate of the first to come: what was measured with nobody watching is not yet what a stream keeps, and
+nothing stalls."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ import pytest
 from millstream.commands.serve import SHARED_CORES
 from millstream.core.errors import ConfigError, Overloaded
 from millstream.serving.admission_types import AdmissionConfig
-from millstream.serving.notices import Live, Pictured, Rated
+from millstream.serving.notices import Live, Rated
 from millstream.serving.rates import RISE_AFTER_S
+from millstream.session.chunk import Chunk
 from millstream.session.pacing import RateKind
 from tests.unit.session_states import SessionStates
 
@@ -57,7 +59,9 @@ def stalled_s(states: SessionStates, name: str) -> float:
 
 
 @pytest.mark.parametrize("slower", [0.9, 1.0, 1.25, 1.4])
-def test_a_device_that_is_slower_beside_its_first_viewer_does_not_stall_and_soon_plays_what_it_keeps(slower: float) -> None:
+def test_a_device_that_is_slower_beside_its_first_viewer_does_not_stall_and_soon_plays_what_it_keeps(
+    slower: float,
+) -> None:
     with warmed(ALONE_S) as states:
         name = come(states)
         play(states, ALONE_S)  # the browser works from the first picture on
@@ -70,11 +74,13 @@ def test_a_device_that_is_slower_beside_its_first_viewer_does_not_stall_and_soon
 
 def test_the_first_rate_is_raised_once_and_the_viewer_told_why_it_was_lower() -> None:
     with warmed(ALONE_S) as states:
-        name, begun = come(states), states.clock.now
+        name = come(states)
+        begun = states.clock.now
         assert rates(states, name) == [6.4]
         live = next(notice for notice in states.told[name] if isinstance(notice, Live))
         assert live.note == (
-            "plays 6.4 frames a second at first, which this device keeps: a chunk takes 1.30 s with nobody watching"
+            "plays 6.4 frames a second at first, which this device keeps: a chunk takes 1.30 s with nobody "
+            "watching"
         )
         play(states, RISE_AFTER_S - 2 * ALONE_S)
         assert rates(states, name) == [6.4]
@@ -95,7 +101,7 @@ def test_a_machine_that_is_busy_since_its_trials_is_seen_by_the_first_chunk_and_
         assert stalled_s(states, name) == 0
         told = states.told[name]
         assert isinstance(told[1], Rated), "before the first picture"
-        assert sum(isinstance(notice, Pictured) for notice in told[:2]) == 0
+        assert sum(isinstance(notice, Chunk) for notice in told[:2]) == 0
         assert rates(states, name)[-1] == pytest.approx(0.98 * 12 / 4.0, rel=0.05)
 
 
@@ -114,7 +120,10 @@ def test_one_that_was_late_is_given_room_and_a_machine_that_becomes_busier_stall
         name = become_busier(states)
         stalled = stalled_s(states, name)
         notes = [notice.note for notice in states.told[name] if isinstance(notice, Rated)]
-        assert "plays 4.1 frames a second for now, which this device keeps: a chunk takes 2.00 s and was late" in notes
+        assert (
+            "plays 4.1 frames a second for now, which this device keeps: a chunk takes 2.00 s and was late"
+            in notes
+        )
         assert rates(states, name)[-1] == 3.9, "what it keeps"
     with warmed(1.0, margin=1.0) as states:
         assert stalled < 0.6 * stalled_s(states, become_busier(states))
@@ -125,7 +134,8 @@ def test_a_chunk_that_is_hardly_late_costs_nothing_of_the_rate() -> None:
         name = come(states)
         play(states, 60.0)
         before = rates(states, name)
-        states.engine.chunk_s, made = 1.1, len(states.told[name])
+        states.engine.chunk_s = 1.1
+        made = len(states.told[name])
         while len(states.told[name]) == made:
             play(states, 0.01)
         states.engine.chunk_s = 1.0
@@ -140,8 +150,8 @@ def test_media_time_goes_on_where_the_last_chunk_ended_while_the_rate_changes() 
         play(states, ALONE_S)
         states.engine.chunk_s = 1.5 * ALONE_S
         play(states, 30.0)
-        pictured = [notice for notice in states.told[name] if isinstance(notice, Pictured)]
-        ends = [notice.media_s + len(notice.chunk.frames) / notice.fps for notice in pictured]
+        pictured = [notice for notice in states.told[name] if isinstance(notice, Chunk)]
+        ends = [notice.media_s + len(notice.frames) / notice.fps for notice in pictured]
         assert [notice.media_s for notice in pictured[1:]] == pytest.approx(ends[:-1])
 
 

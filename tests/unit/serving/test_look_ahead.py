@@ -1,6 +1,8 @@
-"""Chunks made ahead on hidden branches: the same bits without a model call, nobody harmed, nothing left behind.
+"""Chunks made ahead on hidden branches: the same bits without a model call, nobody harmed, nothing left
+behind.
 
-The service's thread is not started: each test takes the turns itself, so nothing depends on how fast this machine is.
+The service's thread is not started: each test takes the turns itself, so nothing depends on how fast this
+machine is.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from millstream.core.errors import PoolFull, PromptError
 from millstream.engine.engine import Engine
 from millstream.serving.admission_types import AdmissionConfig
 from millstream.serving.look_ahead import MAX_HELD, Guess, most_s, shape_of
-from millstream.serving.notices import Ended, Notice, Pictured
+from millstream.serving.notices import Ended, Notice
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest
 from millstream.serving.turns import Run
@@ -39,7 +41,9 @@ class Driven:
     def __init__(self, engine: Engine, *, places: int = PLACES, look_ahead: bool = True) -> None:
         admission = AdmissionConfig(memory_bytes=places * BYTES, max_waiting=4, share=1.0)
         self.engine = engine
-        self.service = Service(engine, admission=admission, session_bytes=lambda config: BYTES, look_ahead=look_ahead)
+        self.service = Service(
+            engine, admission=admission, session_bytes=lambda config: BYTES, look_ahead=look_ahead
+        )
         self.notices: dict[str, list[Notice]] = {}
 
     def open(self, name: str = "a", chunks: int = 3, **changes: object) -> None:
@@ -57,7 +61,7 @@ class Driven:
         self.service.ahead.prune()
         entry = self.service.table.scheduler._entries[name]
         entry.turn = Run(session_ids=(name,), batch_key=entry.batch_key)
-        self.service._turns.take(entry.turn)
+        self.service._turns.run(entry.turn)
         self.service._turns.show()
         self.service._turns.finish_closing()
 
@@ -70,7 +74,7 @@ class Driven:
         return guess is not None
 
     def chunks(self, name: str = "a") -> list[Chunk]:
-        return [notice.chunk for notice in self.notices[name] if isinstance(notice, Pictured)]
+        return [notice for notice in self.notices[name] if isinstance(notice, Chunk)]
 
     def digests(self, name: str = "a") -> list[str]:
         return [chunk.digest for chunk in self.chunks(name)]
@@ -105,7 +109,8 @@ def alone(engine: Engine, controls: dict[int, AnyControl], chunks: int) -> list[
 @pytest.fixture
 def posted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Sessions whose chunks the model is asked for."""
-    names, post = list[str](), engine.transport.post
+    names = list[str]()
+    post = engine.transport.post
 
     def noting(parcels: Sequence[Parcel]) -> object:
         names.extend(parcel.envelope.session_id for parcel in parcels)
@@ -135,12 +140,16 @@ def test_a_right_draft_gives_the_bits_it_would_have_had_without_a_model_call(
         for _ in range(2):
             play.take_turn("a")
         assert play.digests() == [chunk.digest for chunk in expected]
-        assert all((mine.frames == other.frames).all() for mine, other in zip(play.chunks(), expected, strict=True))
+        assert all(
+            (mine.frames == other.frames).all() for mine, other in zip(play.chunks(), expected, strict=True)
+        )
         assert [receipt.state for receipt in play.chunks()[3].receipts] == ["applied"]
         assert play.counts == (1, 1)
 
 
-@pytest.mark.parametrize("told", [SetPrompt(prompt="calm"), Cut(), SetPrompt(prompt="storm", mode="keep"), None])
+@pytest.mark.parametrize(
+    "told", [SetPrompt(prompt="calm"), Cut(), SetPrompt(prompt="storm", mode="keep"), None]
+)
 def test_a_wrong_draft_changes_nothing(engine: Engine, told: AnyControl | None) -> None:
     expected = alone(engine, {} if told is None else {3: told}, 6)
     with driven(engine) as play:
@@ -155,7 +164,9 @@ def test_a_wrong_draft_changes_nothing(engine: Engine, told: AnyControl | None) 
         assert play.counts == (1, 0)
 
 
-def test_what_waits_for_the_next_chunk_is_made_ahead_and_the_rest_of_a_timeline_is_not(engine: Engine) -> None:
+def test_what_waits_for_the_next_chunk_is_made_ahead_and_the_rest_of_a_timeline_is_not(
+    engine: Engine,
+) -> None:
     controls: dict[int, AnyControl] = {3: STORM, 5: SetSteps(steps=(1000.0, 500.0))}
     expected = alone(engine, controls, 6)
     with driven(engine) as play:
@@ -184,7 +195,9 @@ def test_a_draft_that_is_sent_is_not_made_twice_and_is_no_draft_any_more(engine:
         assert play.counts == (1, 1)
 
 
-def test_a_draft_that_changes_replaces_what_was_made_and_one_that_goes_leaves_nothing_to_make(engine: Engine) -> None:
+def test_a_draft_that_changes_replaces_what_was_made_and_one_that_goes_leaves_nothing_to_make(
+    engine: Engine,
+) -> None:
     with driven(engine) as play:
         play.open()
         for prompt in ("s", "st", "storm"):
@@ -208,8 +221,10 @@ def test_nothing_is_made_where_it_might_not_have_ended_before_something_is_due(e
         play.open()
         play.open("b")
         play.service.draft("a", STORM)
-        ahead, entry = play.service.ahead, play.service.table.entries["a"]
-        times, shape = play.service.table.admission.times, shape_of(engine.spec, entry, Guess(3, (STORM,)))
+        ahead = play.service.ahead
+        entry = play.service.table.entries["a"]
+        times = play.service.table.admission.times
+        shape = shape_of(engine.spec, entry, Guess(3, (STORM,)))
         counted_s = most_s(shape, ahead._times, times)
         slowest = times.estimate(entry.asked.geometry)
         assert slowest is not None
@@ -270,7 +285,9 @@ def test_branches_are_bounded_and_give_way_to_sessions(engine: Engine) -> None:
         assert len(play.service.ahead._held) == MAX_HELD
 
 
-def test_a_guess_that_fails_is_not_tried_again_and_ends_nobody(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guess_that_fails_is_not_tried_again_and_ends_nobody(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = alone(engine, {3: STORM}, 4)
     with driven(engine) as play:
         play.open()
@@ -313,7 +330,9 @@ def test_what_was_made_ahead_is_paid_for_and_teaches_like_any_chunk(engine: Engi
         assert sum(taken.phases_ms.values()) <= taken.total_ms
 
 
-def test_a_draft_that_nobody_could_send_is_refused_and_without_looking_ahead_none_is_made(engine: Engine) -> None:
+def test_a_draft_that_nobody_could_send_is_refused_and_without_looking_ahead_none_is_made(
+    engine: Engine,
+) -> None:
     with driven(engine, look_ahead=False) as play:
         play.open()
         with pytest.raises(PromptError):

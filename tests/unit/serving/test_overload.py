@@ -10,7 +10,9 @@ from millstream.serving.overload import Demand, playing_rates
 
 demands = st.dictionaries(
     st.integers(0, 20),
-    st.builds(lambda load, weight: Demand(load=load, weight=weight), st.floats(0.0, 3.0), st.floats(0.01, 100.0)),
+    st.builds(
+        lambda load, weight: Demand(load=load, weight=weight), st.floats(0.0, 3.0), st.floats(0.01, 100.0)
+    ),
     min_size=1,
     max_size=12,
 )
@@ -23,7 +25,11 @@ def test_equal_sessions_lose_alike() -> None:
 
 def test_a_heavy_session_reaches_real_time_and_leaves_the_rest() -> None:
     rates = playing_rates(
-        {"heavy": Demand(load=0.4, weight=10.0), "a": Demand(load=0.6, weight=1.0), "b": Demand(load=0.6, weight=1.0)}
+        {
+            "heavy": Demand(load=0.4, weight=10.0),
+            "a": Demand(load=0.6, weight=1.0),
+            "b": Demand(load=0.6, weight=1.0),
+        }
     )
     assert rates == pytest.approx({"heavy": 1.0, "a": 0.5, "b": 0.5})
 
@@ -37,11 +43,15 @@ def test_rates_fit_the_device_and_waste_nothing(asked: dict[int, Demand]) -> Non
 
 
 @given(demands)
-def test_whoever_is_below_real_time_gets_the_same_per_weight_and_nobody_gets_more(asked: dict[int, Demand]) -> None:
+def test_whoever_is_below_real_time_gets_the_same_per_weight_and_nobody_gets_more(
+    asked: dict[int, Demand],
+) -> None:
     rates = playing_rates(asked)
     levels = [rates[name] / demand.weight for name, demand in asked.items() if rates[name] < 1]
     assert levels == pytest.approx([levels[0]] * len(levels) if levels else [])
     if levels:
         assert all(
-            rates[name] / demand.weight <= levels[0] * (1 + 1e-6) for name, demand in asked.items() if demand.load > 1e-6
+            rates[name] / demand.weight <= levels[0] * (1 + 1e-6)
+            for name, demand in asked.items()
+            if demand.load > 1e-6
         )

@@ -1,4 +1,5 @@
-"""Previews: pictures of other futures that leave the stream's bits alone, made in idle time, or refused with the reason."""
+"""Previews: pictures of other futures that leave the stream's bits alone, made in idle time, or refused with
+the reason."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ import numpy as np
 import pytest
 
 from millstream.core.controls import AnyControl, Pause, SetPrompt, SetSteps, Switch
-from millstream.core.errors import ControlError, MillstreamError, Overloaded, PoolFull, PromptError, UnknownSession
+from millstream.core.errors import (
+    ControlError,
+    MillstreamError,
+    Overloaded,
+    PoolFull,
+    PromptError,
+    UnknownSession,
+)
 from millstream.engine.engine import Engine
 from millstream.serving.notices import Ended
 from millstream.serving.previews import MAX_ASKS, MAX_FUTURES, PATIENCE_S, Previewed
@@ -37,8 +45,13 @@ def time_passes(play: Driven, seconds: float = PATIENCE_S) -> None:
 
 
 @pytest.mark.parametrize("mode", ["recompute", "cut"])
-def test_previews_are_pictures_of_each_future_and_change_no_bit_of_the_stream(engine: Engine, mode: Switch) -> None:
-    later: dict[int, AnyControl] = {4: SetPrompt(prompt="storm", mode=mode), 5: SetSteps(steps=(1000.0, 500.0))}
+def test_previews_are_pictures_of_each_future_and_change_no_bit_of_the_stream(
+    engine: Engine, mode: Switch
+) -> None:
+    later: dict[int, AnyControl] = {
+        4: SetPrompt(prompt="storm", mode=mode),
+        5: SetSteps(steps=(1000.0, 500.0)),
+    }
     expected = alone(engine, later, 7)
     with driven(engine) as play:
         play.open()
@@ -56,12 +69,19 @@ def test_previews_are_pictures_of_each_future_and_change_no_bit_of_the_stream(en
             assert asked.result(0).note == ""
             play.take_turn("a")
         assert play.digests() == [chunk.digest for chunk in expected]
-        assert all((mine.frames == other.frames).all() for mine, other in zip(play.chunks(), expected, strict=True))
+        assert all(
+            (mine.frames == other.frames).all() for mine, other in zip(play.chunks(), expected, strict=True)
+        )
 
 
-def test_a_preview_is_one_model_call_and_those_that_rebuild_the_window(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, forward = [], engine.model.dit.forward
-    monkeypatch.setattr(engine.model.dit, "forward", lambda *args, **kw: calls.append(0) or forward(*args, **kw))  # type: ignore[func-returns-value]
+def test_a_preview_is_one_model_call_and_those_that_rebuild_the_window(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    forward = engine.model.dit.forward
+    monkeypatch.setattr(
+        engine.model.dit, "forward", lambda *args, **kw: calls.append(0) or forward(*args, **kw)
+    )  # type: ignore[func-returns-value]
     with driven(engine) as play:
         play.open()
         play.service.preview("a", [SetPrompt(prompt="storm", mode="cut")])
@@ -70,7 +90,9 @@ def test_a_preview_is_one_model_call_and_those_that_rebuild_the_window(engine: E
         assert len(calls) == 1
 
 
-def test_nothing_is_made_that_might_not_have_ended_before_something_is_due_and_people_are_told(engine: Engine) -> None:
+def test_nothing_is_made_that_might_not_have_ended_before_something_is_due_and_people_are_told(
+    engine: Engine,
+) -> None:
     with driven(engine) as play:
         play.open()
         asked = play.service.preview("a", [STORM, CALM])
@@ -83,10 +105,14 @@ def test_nothing_is_made_that_might_not_have_ended_before_something_is_due_and_p
         time_passes(play)
         answer = asked.result(0)
         assert [picture is not None for picture in answer.pictures] == [True, False]
-        assert answer.note.startswith("1 of 2 pictures could not be made: the device was not idle for long enough within 5 s")
+        assert answer.note.startswith(
+            "1 of 2 pictures could not be made: the device was not idle for long enough within 5 s"
+        )
 
 
-def test_without_memory_that_nobody_was_promised_there_is_none(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_memory_that_nobody_was_promised_there_is_none(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with driven(engine, places=1) as play:
         play.open()
         asked = play.service.preview("a", [STORM])
@@ -98,7 +124,9 @@ def test_without_memory_that_nobody_was_promised_there_is_none(engine: Engine, m
         asked = play.service.preview("a", [STORM])
         monkeypatch.setattr(engine.generator.pages, "promise", _no_room)
         make(play)
-        assert asked.result(0) == Previewed(pictures=(None,), note="1 of 1 pictures could not be made: no room")
+        assert asked.result(0) == Previewed(
+            pictures=(None,), note="1 of 1 pictures could not be made: no room"
+        )
         assert not any(isinstance(notice, Ended) for notice in play.notices["a"])
 
 

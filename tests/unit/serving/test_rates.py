@@ -1,4 +1,5 @@
-"""Frame rates that are chosen here: shared evenly, told with their reason, soon down on a slow device, up again later."""
+"""Frame rates that are chosen here: shared evenly, told with their reason, soon down on a slow device, up
+again later."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 
 from millstream.core.config import MIN_FPS, StreamConfig
 from millstream.core.errors import ConfigError, Overloaded
-from millstream.serving.notices import Live, Pictured, Rated
+from millstream.serving.notices import Live, Rated
 from millstream.serving.promise import Claim, keep_time, utilisation
 from millstream.serving.rates import AUTO_LEAST_FPS, RISE_AFTER_S, Bid, RateWish, kept_rates, next_rate
+from millstream.session.chunk import Chunk
 from millstream.session.pacing import Pace, RateKind
 from tests.unit.session_states import SessionStates
 
@@ -30,7 +32,10 @@ def bid(seconds: float, fps: float, kind: RateKind) -> Bid:
 
 
 bids = st.builds(
-    bid, st.floats(0.01, 5.0), st.sampled_from([1.0, 8.0, 16.0, 24.0]), st.sampled_from(["auto", "asked", "strict"])
+    bid,
+    st.floats(0.01, 5.0),
+    st.sampled_from([1.0, 8.0, 16.0, 24.0]),
+    st.sampled_from(["auto", "asked", "strict"]),
 )
 
 
@@ -42,11 +47,14 @@ def test_rates_are_kept_where_they_can_be_and_never_above_what_was_asked(wanted:
         assert fps == each.wish.most or not each.wish.strict
     if promises([each.at_least() for each in wanted]):
         assert promises([each.at(fps) for each, fps in zip(wanted, rates, strict=True)])
-        assert all(fps >= min(each.wish.least, AUTO_LEAST_FPS) for each, fps in zip(wanted, rates, strict=True))
+        assert all(
+            fps >= min(each.wish.least, AUTO_LEAST_FPS) for each, fps in zip(wanted, rates, strict=True)
+        )
 
 
 def test_those_who_let_the_server_choose_make_room_and_those_who_asked_do_not() -> None:
-    auto, asked = bid(0.3, 16.0, "auto"), bid(0.3, 8.0, "asked")
+    auto = bid(0.3, 16.0, "auto")
+    asked = bid(0.3, 8.0, "asked")
     assert kept_rates([auto], promises) == [16.0]
     assert kept_rates([auto, asked], promises) == [16.0, 8.0]
     rates = kept_rates([auto, auto, asked], promises)
@@ -54,9 +62,12 @@ def test_those_who_let_the_server_choose_make_room_and_those_who_asked_do_not() 
     assert rates[0] == rates[1] < 16.0
 
 
-def test_one_that_came_back_after_a_death_has_what_is_left_and_then_its_own_rate_before_others_have_more() -> None:
+def test_one_that_came_back_after_a_death_has_what_is_left_and_then_its_own_rate_before_others_have_more() -> (
+    None
+):
     back = Bid(seconds=0.1, pace=Pace(fps=16, chunk_frames=12), wish=RateWish.of("asked", 16.0, yields=True))
-    asked, chosen = bid(0.1, 16, "asked"), bid(0.1, 16, "auto")
+    asked = bid(0.1, 16, "asked")
+    chosen = bid(0.1, 16, "auto")
     *others, last = kept_rates([*[asked] * 7, back], promises)
     assert others == [16] * 7, "who was there keeps what was promised"
     assert 4 <= last < 16
@@ -86,7 +97,8 @@ def server() -> Iterator[SessionStates]:
 
 def play(states: SessionStates, seconds: float, jitter: float = 0.0, seed: int = 0) -> None:
     """Let time pass as it does for an engine that sleeps until somebody is due."""
-    chance, usual = random.Random(seed), states.engine.chunk_s
+    chance = random.Random(seed)
+    usual = states.engine.chunk_s
     until = states.clock.now + seconds
     while states.clock.now < until:
         before = states.clock.now
@@ -122,7 +134,9 @@ def test_the_first_viewer_is_let_in_at_what_a_slow_device_keeps_and_told_why() -
         assert stalled_s(states, name) == 0
 
 
-def test_a_rate_that_was_asked_for_is_lowered_on_an_idle_device_and_refused_with_an_offer_to_the_strict() -> None:
+def test_a_rate_that_was_asked_for_is_lowered_on_an_idle_device_and_refused_with_an_offer_to_the_strict() -> (
+    None
+):
     with server() as states:
         states.engine.chunk_s = 1.22
         warmed(states)
@@ -146,7 +160,7 @@ def test_a_device_that_slows_down_is_followed_within_three_chunks_and_up_again_w
         play(states, 30.0)
         since = states.told[name][begun:]
         lowered = next(number for number, notice in enumerate(since) if isinstance(notice, Rated))
-        assert sum(isinstance(notice, Pictured) for notice in since[:lowered]) < 3
+        assert sum(isinstance(notice, Chunk) for notice in since[:lowered]) < 3
         assert rates(states, name)[-1] <= 12 / 1.5
         assert stalled_s(states, name) < 2.0, "only what was promised before it was known"
         states.engine.chunk_s = 0.5

@@ -74,7 +74,8 @@ def test_metrics_count_what_the_viewer_saw() -> None:
     simulated = device({"a": 1.0}, first_frames=FIRST)
     simulated.add("a", TERMS)
     simulated.run(30.0)
-    session, shadow = metrics(simulated)["a"], simulated.shadows["a"]
+    session = metrics(simulated)["a"]
+    shadow = simulated.shadows["a"]
     assert (session.chunks, session.misses) == (30, 29)
     assert session.first_chunk_s == 1.0
     assert session.stalled_s == pytest.approx(shadow.stalled_s)
@@ -98,7 +99,10 @@ def test_asking_for_metrics_changes_no_turn() -> None:
 
 @pytest.mark.slow
 def test_policy_imports_without_torch() -> None:
-    code = "import sys, millstream.serving.scheduler, millstream.serving.admission; assert 'torch' not in sys.modules"
+    code = (
+        "import sys, millstream.serving.scheduler, millstream.serving.admission; assert 'torch' not in "
+        "sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -29,7 +29,9 @@ def sizes(simulated: SimulatedDevice) -> list[int]:
 
 
 @pytest.mark.parametrize(("max_size", "continuity"), [(1, 0.625), (4, 1.0)])
-def test_batches_that_are_faster_carry_sessions_that_one_by_one_would_not(max_size: int, continuity: float) -> None:
+def test_batches_that_are_faster_carry_sessions_that_one_by_one_would_not(
+    max_size: int, continuity: float
+) -> None:
     simulated = batching_device({1: 0.3, 2: 0.4, 3: 0.5, 4: 0.6}, 4, max_size=max_size)
     simulated.run(100.0)
     before = metrics(simulated)
@@ -40,14 +42,18 @@ def test_batches_that_are_faster_carry_sessions_that_one_by_one_would_not(max_si
 
 
 def test_batches_that_are_slower_are_only_ever_tried() -> None:
-    simulated = batching_device({1: 0.3, 2: 0.62, 3: 0.95, 4: 1.3}, 4, explore_every=32, refresh_every=100_000)
+    simulated = batching_device(
+        {1: 0.3, 2: 0.62, 3: 0.95, 4: 1.3}, 4, explore_every=32, refresh_every=100_000
+    )
     simulated.run(600.0)
     tried = [size for size in sizes(simulated) if size > 1]
     assert tried == [2] * 3, "and four not even that, where two do not pay"
 
 
 @pytest.mark.parametrize(("neighbour", "together"), [(False, ("a", "b")), (True, ("a",))])
-def test_a_batch_that_would_make_a_neighbour_late_is_not_run(neighbour: bool, together: tuple[str, ...]) -> None:
+def test_a_batch_that_would_make_a_neighbour_late_is_not_run(
+    neighbour: bool, together: tuple[str, ...]
+) -> None:
     scheduler = Scheduler()
     for size, seconds in ((1, 0.3), (2, 0.42)):
         for _ in range(3):

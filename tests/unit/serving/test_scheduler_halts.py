@@ -87,7 +87,9 @@ def test_a_session_ends_at_its_limit_and_the_other_goes_on(terms: Terms, reason:
     assert len(simulated.landings("b")) > 20
 
 
-@pytest.mark.parametrize("wrong", [dict(weight=0.0), dict(weight=float("nan")), dict(idle_s=0.0), dict(max_chunks=0)])
+@pytest.mark.parametrize(
+    "wrong", [dict(weight=0.0), dict(weight=float("nan")), dict(idle_s=0.0), dict(max_chunks=0)]
+)
 def test_terms_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         Terms(pace=PACE, **wrong)  # type: ignore[arg-type]

@@ -37,7 +37,9 @@ def test_under_overload_continuity_goes_by_weight_and_never_above_real_time() ->
     for name, weight in weights.items():
         simulated.add(name, Terms(pace=PACE, weight=weight))
     simulated.run(300.0)
-    expected = playing_rates({name: Demand(load=0.2 / 0.75, weight=weight) for name, weight in weights.items()})
+    expected = playing_rates(
+        {name: Demand(load=0.2 / 0.75, weight=weight) for name, weight in weights.items()}
+    )
     for name, session in metrics(simulated).items():
         assert session.continuity == pytest.approx(expected[name], rel=0.1), name
     assert metrics(simulated)["heavy"].continuity > 0.99
@@ -86,8 +88,12 @@ def simulate(
     costs = {f"s{index}": load * pace.media_s for index, (pace, load, _) in enumerate(sessions)}
     simulated = device(costs, jitter=0.4, first_frames=FIRST, seed=seed)
     for index, (pace, _, weight) in enumerate(sessions):
-        name, terms = f"s{index}", Terms(pace=pace, weight=weight, idle_s=3.0)
-        simulated.at(chance.uniform(0, 5) if index else 0.0, lambda _, name=name, terms=terms: simulated.add(name, terms))
+        name = f"s{index}"
+        terms = Terms(pace=pace, weight=weight, idle_s=3.0)
+        simulated.at(
+            chance.uniform(0, 5) if index else 0.0,
+            lambda _, name=name, terms=terms: simulated.add(name, terms),
+        )
         if halts:
             begin = chance.uniform(5, 15)
             simulated.at(begin, lambda now, name=name: simulated.halt(name, now))
@@ -98,8 +104,12 @@ def simulate(
 
 @given(loads, st.integers(0, 1000))
 @settings(max_examples=60)
-def test_work_is_conserved_order_is_kept_and_no_lead_is_exceeded(sessions: list[tuple[Pace, float, float]], seed: int) -> None:
-    simulated = simulate(sessions, seed)  # asserts in every turn: no sleep while one may run, no halted session runs
+def test_work_is_conserved_order_is_kept_and_no_lead_is_exceeded(
+    sessions: list[tuple[Pace, float, float]], seed: int
+) -> None:
+    simulated = simulate(
+        sessions, seed
+    )  # asserts in every turn: no sleep while one may run, no halted session runs
     for shadow in simulated.shadows.values():
         assert shadow.furthest_ahead_s <= shadow.pace.max_ahead_s + 1e-9
         times = [time for time, _ in shadow.landings]
@@ -109,7 +119,9 @@ def test_work_is_conserved_order_is_kept_and_no_lead_is_exceeded(sessions: list[
 
 @given(loads, st.integers(0, 1000))
 @settings(max_examples=60)
-def test_metrics_agree_with_what_every_viewer_saw(sessions: list[tuple[Pace, float, float]], seed: int) -> None:
+def test_metrics_agree_with_what_every_viewer_saw(
+    sessions: list[tuple[Pace, float, float]], seed: int
+) -> None:
     simulated = simulate(sessions, seed)
     for name, session in metrics(simulated).items():
         shadow = simulated.shadows[name]
@@ -118,13 +130,20 @@ def test_metrics_agree_with_what_every_viewer_saw(sessions: list[tuple[Pace, flo
         assert 0.0 <= session.continuity <= 1.0
 
 
-@given(st.lists(st.tuples(st.sampled_from([8.0, 16.0, 24.0]), st.floats(1.0, 4.0)), min_size=2, max_size=6), st.integers(0, 99))
+@given(
+    st.lists(st.tuples(st.sampled_from([8.0, 16.0, 24.0]), st.floats(1.0, 4.0)), min_size=2, max_size=6),
+    st.integers(0, 99),
+)
 @settings(max_examples=40)
-def test_nobody_starves_at_three_times_what_the_device_can_do(sessions: list[tuple[float, float]], seed: int) -> None:
+def test_nobody_starves_at_three_times_what_the_device_can_do(
+    sessions: list[tuple[float, float]], seed: int
+) -> None:
     each = 3.0 / len(sessions)
     asked = [(Pace(fps=fps, chunk_frames=12), each, weight) for fps, weight in sessions]
     simulated = simulate(asked, seed, until=120.0, halts=False)
     named = {f"s{index}": Demand(load=each, weight=weight) for index, (_, weight) in enumerate(sessions)}
     expected = playing_rates(named)
     for name, session in metrics(simulated).items():
-        assert session.continuity >= 0.75 * expected[name], f"{name} got {session.continuity}, of {expected[name]}"
+        assert session.continuity >= 0.75 * expected[name], (
+            f"{name} got {session.continuity}, of {expected[name]}"
+        )

@@ -1,4 +1,5 @@
-"""Many sessions on one engine: each is what it would be alone, and one that fails, leaves or waits harms nobody."""
+"""Many sessions on one engine: each is what it would be alone, and one that fails, leaves or waits harms
+nobody."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ from millstream.engine.engine import Engine
 from millstream.serving.admission_types import AdmissionConfig, Admitted, Queued
 from millstream.serving.batching import BatchTimes
 from millstream.serving.chunk_times import ChunkTimes
-from millstream.serving.notices import Applied, Ended, Live, Notice, Pictured, Waiting
+from millstream.serving.notices import Applied, Ended, Live, Notice, Waiting
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest, geometry
-from millstream.session.chunk import ChunkPlan
+from millstream.session.chunk import Chunk, ChunkPlan
 from millstream.session.feed import CAPACITY, LiveFeed
 from millstream.session.session import Session
 
@@ -52,7 +53,7 @@ class Owner:
         return found
 
     def digests(self, count: int) -> list[str]:
-        return [each.chunk.digest for each in self.wait_for(Pictured, lambda found: len(found) >= count)]
+        return [each.digest for each in self.wait_for(Chunk, lambda found: len(found) >= count)]
 
 
 @contextmanager
@@ -76,7 +77,9 @@ def config(engine: Engine, **changes: object) -> StreamConfig:
 
 def request(engine: Engine, name: str, prompt: str = "sea", **changes: object) -> OpenRequest:
     fields = {key: changes.pop(key) for key in list(changes) if key in OpenRequest.__dataclass_fields__}
-    return OpenRequest(session_id=name, prompts=(WeightedPrompt(prompt),), config=config(engine, **changes), **fields)
+    return OpenRequest(
+        session_id=name, prompts=(WeightedPrompt(prompt),), config=config(engine, **changes), **fields
+    )
 
 
 def alone(engine: Engine, prompt: str, chunks: int, **changes: object) -> list[str]:
@@ -101,7 +104,9 @@ def test_interleaved_sessions_are_each_what_they_are_alone(engine: Engine) -> No
     with running(engine) as service:
         owners = {seed: Owner() for seed in range(3)}
         for seed, owner in owners.items():
-            service.open(request(engine, f"s{seed}", seed=seed, fps=1.0, lead_s=60.0), owner)  # all fit, on a busy machine too
+            service.open(
+                request(engine, f"s{seed}", seed=seed, fps=1.0, lead_s=60.0), owner
+            )  # all fit, on a busy machine too
             service.watch(f"s{seed}")
         for seed, owner in owners.items():
             assert owner.digests(4)[:4] == expected[seed]
@@ -110,27 +115,29 @@ def test_interleaved_sessions_are_each_what_they_are_alone(engine: Engine) -> No
 def test_a_commit_is_made_when_its_pictures_are_out_and_paid_for_with_the_next_chunk(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settle, events, slow_s = engine.settle, list[str](), 0.2
+    run_commit = engine.run_commit
+    events = list[str]()
+    slow_s = 0.2
     with running(engine) as service:
 
         def slowly(session_id: str) -> None:
             events.append("commit")
             assert engine.generator.caches[session_id].owed
             time.sleep(slow_s)
-            settle(session_id)
+            run_commit(session_id)
 
         def tell(notice: Notice) -> None:
-            events.extend(["pictures"] if isinstance(notice, Pictured) else [])
+            events.extend(["pictures"] if isinstance(notice, Chunk) else [])
             owner(notice)
 
-        monkeypatch.setattr(engine, "settle", slowly)
+        monkeypatch.setattr(engine, "run_commit", slowly)
         owner = Owner()
         service.open(request(engine, "a"), tell)
         service.watch("a")
-        shown = owner.wait_for(Pictured, lambda found: len(found) >= 4)
+        shown = owner.wait_for(Chunk, lambda found: len(found) >= 4)
         assert events[:7] == ["pictures", "commit"] * 3 + ["pictures"]
         assert service.metrics().scheduler.busy_s > 3 * slow_s
-        timings = [notice.chunk.timing for notice in shown]
+        timings = [notice.timing for notice in shown]
         assert all(timing.total_ms > 1e3 * slow_s for timing in timings[1:])
         assert ["commit" in timing.phases_ms for timing in timings[:4]] == [False, True, True, True]
         assert all(sum(timing.phases_ms.values()) <= timing.total_ms for timing in timings)
@@ -168,11 +175,11 @@ def test_a_control_gets_both_receipts(engine: Engine) -> None:
         service.watch("a")
         owner.digests(1)
         queued = service.control("a", SetPrompt(prompt="hills"))
-        shown = owner.wait_for(Pictured, lambda found: found and found[-1].chunk.receipts)[-1]
+        shown = owner.wait_for(Chunk, lambda found: found and found[-1].receipts)[-1]
         assert queued.state == "queued"
-        assert shown.chunk.receipts[0].control_id == queued.control_id
-        assert shown.chunk.receipts[0].chunk_index == queued.chunk_index
-        assert shown.chunk.prompts[0].text == "hills"
+        assert shown.receipts[0].control_id == queued.control_id
+        assert shown.receipts[0].chunk_index == queued.chunk_index
+        assert shown.prompts[0].text == "hills"
 
 
 def test_a_pause_is_told_and_a_resumed_session_goes_on_to_the_same_bits(engine: Engine) -> None:
@@ -186,7 +193,7 @@ def test_a_pause_is_told_and_a_resumed_session_goes_on_to_the_same_bits(engine: 
         until: list[Notice] = []
         while not any(isinstance(notice, Applied) for notice in until):
             until.append(owner.heard.get(timeout=PATIENCE_S))
-        found += [notice.chunk.digest for notice in until if isinstance(notice, Pictured)]
+        found += [notice.digest for notice in until if isinstance(notice, Chunk)]
         service.control("a", Resume())
         found += owner.digests(4 - len(found)) if len(found) < 4 else []
         assert found[:4] == expected
@@ -195,7 +202,8 @@ def test_a_pause_is_told_and_a_resumed_session_goes_on_to_the_same_bits(engine: 
 def test_an_idle_session_gives_up_its_place_and_comes_back_to_the_same_bits(engine: Engine) -> None:
     expected = alone(engine, "sea", 3)
     with running(engine, memory=BYTES) as service:
-        first, second = Owner(), Owner()
+        first = Owner()
+        second = Owner()
         service.open(request(engine, "a", idle_s=0.05, lead_s=3.0), first)
         service.watch("a")
         found = first.digests(1)
@@ -205,13 +213,15 @@ def test_an_idle_session_gives_up_its_place_and_comes_back_to_the_same_bits(engi
         service.end("b")
         second.wait_for(Ended)
         service.watch("a")
-        rest = first.wait_for(Pictured, lambda each: len(found) + len(each) >= 3)
-        assert (found + [notice.chunk.digest for notice in rest])[:3] == expected
+        rest = first.wait_for(Chunk, lambda each: len(found) + len(each) >= 3)
+        assert (found + [notice.digest for notice in rest])[:3] == expected
 
 
 def test_the_next_in_line_gets_the_place_of_one_that_ends(engine: Engine) -> None:
     with running(engine, memory=BYTES) as service:
-        first, second, third = Owner(), Owner(), Owner()
+        first = Owner()
+        second = Owner()
+        third = Owner()
         service.open(request(engine, "a"), first)
         assert isinstance(service.open(request(engine, "b"), second), Queued)
         assert isinstance(service.open(request(engine, "c"), third), Queued)
@@ -240,13 +250,16 @@ def test_a_session_that_fails_ends_alone_and_gives_back_its_memory(
     run = engine.generator.begin
 
     def failing(parcels: list) -> list:
-        if any(parcel.envelope.session_id == "bad" and parcel.envelope.chunk_index >= 1 for parcel in parcels):
+        if any(
+            parcel.envelope.session_id == "bad" and parcel.envelope.chunk_index >= 1 for parcel in parcels
+        ):
             raise RuntimeError("the device is on fire")
         return run(parcels)
 
     monkeypatch.setattr(engine.generator, "begin", failing)
     with running(engine, batch=batch) as service:
-        bad, good = Owner(), Owner()
+        bad = Owner()
+        good = Owner()
         for name, owner in (("bad", bad), ("good", good)):
             service.open(request(engine, name), owner)
             service.watch(name)
@@ -259,7 +272,9 @@ def test_a_session_that_fails_ends_alone_and_gives_back_its_memory(
             service.control("bad", Cut())
 
 
-def test_a_session_whose_next_chunk_cannot_be_decided_ends_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_whose_next_chunk_cannot_be_decided_ends_alone(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     decide = Session.decide
 
     def failing(session: Session) -> ChunkPlan | None:
@@ -269,7 +284,8 @@ def test_a_session_whose_next_chunk_cannot_be_decided_ends_alone(engine: Engine,
 
     monkeypatch.setattr(Session, "decide", failing)
     with running(engine) as service:
-        bad, good = Owner(), Owner()
+        bad = Owner()
+        good = Owner()
         for name, owner in (("bad", bad), ("good", good)):
             service.open(request(engine, name), owner)
             service.watch(name)
@@ -278,23 +294,34 @@ def test_a_session_whose_next_chunk_cannot_be_decided_ends_alone(engine: Engine,
         assert service.failure is None
 
 
-def test_sessions_that_are_batched_are_told_the_same_stream(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BatchTimes, "choose", lambda self, key, most, affordable: min(most, self.policy.max_size))
-    sizes, run = [], engine.generator.begin
+def test_sessions_that_are_batched_are_told_the_same_stream(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        BatchTimes, "choose", lambda self, key, most, affordable: min(most, self.policy.max_size)
+    )
+    sizes = []
+    run = engine.generator.begin
     monkeypatch.setattr(engine.generator, "begin", lambda parcels: sizes.append(len(parcels)) or run(parcels))
     shown = {}
     for batch in (1, 4):
         with running(engine, batch=batch, share=1.0) as service:
             service.table.admission.times = ChunkTimes()
             for _ in range(3):
-                service.table.admission.times.add(geometry(engine.spec, config(engine)), 1e-3)  # or it would admit one only
+                service.table.admission.times.add(
+                    geometry(engine.spec, config(engine)), 1e-3
+                )  # or it would admit one only
             owners = {seed: Owner() for seed in range(3)}
             for seed, owner in owners.items():
-                service.open(request(engine, f"s{seed}", seed=seed, fps=240.0), owner)  # more than it can: all are always ready
+                service.open(
+                    request(engine, f"s{seed}", seed=seed, fps=240.0), owner
+                )  # more than it can: all are always ready
                 service.watch(f"s{seed}")
             for seed, owner in owners.items():
-                pictures = owner.wait_for(Pictured, lambda found: len(found) >= 4)
-                shown.setdefault(seed, []).append(np.concatenate([each.chunk.frames for each in pictures[:4]]).astype(int))
+                pictures = owner.wait_for(Chunk, lambda found: len(found) >= 4)
+                shown.setdefault(seed, []).append(
+                    np.concatenate([each.frames for each in pictures[:4]]).astype(int)
+                )
     assert max(sizes) > 1
     for one, other in shown.values():
         assert np.abs(one - other).max() <= 1
@@ -330,10 +357,10 @@ def test_a_camera_session_waits_for_frames_and_ends_with_them(engine: Engine) ->
         for number in range(9 + 5):
             feed.push(np.full((32, 32, 3), 10 * number, np.uint8))
             service.fed("a")
-        assert len(owner.wait_for(Pictured)[0].chunk.frames) == 9
+        assert len(owner.wait_for(Chunk)[0].frames) == 9
         feed.finish()
         service.fed("a")
-        assert len(owner.wait_for(Pictured)[0].chunk.frames) == 5
+        assert len(owner.wait_for(Chunk)[0].frames) == 5
         assert owner.wait_for(Ended)[-1].cause == "input over"
 
 
@@ -368,14 +395,15 @@ def test_what_controls_have_made_of_a_session_is_known_to_those_who_come_later(e
 def test_a_job_that_comes_too_late_is_answered(engine: Engine) -> None:
     with running(engine) as service:
         service.open(request(engine, "a"), Owner())
-        begun, go_on = threading.Event(), threading.Event()
+        begun = threading.Event()
+        go_on = threading.Event()
         first = service.on_engine("a", lambda session: (begun.set(), go_on.wait(PATIENCE_S)))
         assert begun.wait(PATIENCE_S)
         closing = threading.Thread(target=service.close)
         late = service.on_engine("a", lambda session: None)
-        with service._changed:
+        with service._shared:
             closing.start()
-            service._over = True
+            service._shared.is_over = True
         go_on.set()
         closing.join()
         first.result(PATIENCE_S)

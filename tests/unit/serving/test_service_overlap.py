@@ -1,4 +1,5 @@
-"""A served mesh works while pictures are made, and nobody is told anything else than chunk by chunk. The mesh is a fake."""
+"""A served mesh works while pictures are made, and nobody is told anything else than chunk by chunk. The mesh
+is a fake."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import pytest
 from millstream.core.controls import AnyControl, Cut, Pause, Resume, SetPrompt, SetSteps, SetWindow, Stop
 from millstream.engine.engine import Engine
 from millstream.serving.admission_types import AdmissionConfig
-from millstream.serving.notices import Applied, Pictured
+from millstream.serving.notices import Applied
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest, geometry
 from millstream.session.chunk import Chunk
@@ -35,7 +36,9 @@ SMALL: dict[str, Any] = dict(height=16, width=32, window=6, fps=240.0)
 def serving(engine: Engine, *, batch: int = 1) -> Iterator[Service]:
     admission = AdmissionConfig(memory_bytes=100 * BYTES)
     service = Service(engine, admission=admission, session_bytes=lambda config: BYTES, batch=batch)
-    service.table.admission.times.add(geometry(engine.spec, engine.stream_config(**SMALL)), 1e-6)  # all may come in
+    service.table.admission.times.add(
+        geometry(engine.spec, engine.stream_config(**SMALL)), 1e-6
+    )  # all may come in
     service.start()
     try:
         yield service
@@ -46,7 +49,8 @@ def serving(engine: Engine, *, batch: int = 1) -> Iterator[Service]:
 
 
 def ask(engine: Engine, name: str, **changes: Any) -> OpenRequest:
-    """A session of four chunks that may be so far ahead of its viewer that its next chunk may always leave."""
+    """A session of four chunks that may be so far ahead of its viewer that its next chunk may always
+    leave."""
     return request(engine, name, **(SMALL | dict(unattended="run", max_chunks=4, lead_s=60.0) | changes))
 
 
@@ -56,7 +60,9 @@ def join(service: Service, engine: Engine, mesh: FakeMesh, name: str = "a", **ch
     return viewer
 
 
-def alone(engine: Engine, chunks: int = 4, *, controls: Sequence[tuple[AnyControl, int]] = (), **changes: Any) -> list[Chunk]:
+def alone(
+    engine: Engine, chunks: int = 4, *, controls: Sequence[tuple[AnyControl, int]] = (), **changes: Any
+) -> list[Chunk]:
     """What a session is by itself."""
     with engine.session("sea", config=engine.stream_config(**(SMALL | changes))) as session:
         for control, at_chunk in controls:
@@ -77,7 +83,10 @@ def test_the_next_chunk_leaves_before_the_last_ones_pictures_are_made(engine: En
     with serving(engine) as service:
         viewer = join(service, engine, mesh)
         assert viewer.ended().cause == "limit"
-    expected = "send a0, have a0, send a1, show a0, have a1, send a2, show a1, have a2, send a3, show a2, have a3, show a3"
+    expected = (
+        "send a0, have a0, send a1, show a0, have a1, send a2, show a1, have a2, send a3, show a2, "
+        "have a3, show a3"
+    )
     assert mesh.events == expected.split(", ")
     assert same(viewer.chunks, alone(engine))
 
@@ -93,7 +102,9 @@ def test_a_generator_in_this_process_has_nothing_to_overlap_with(engine: Engine,
     assert mesh.events == ["send a0", "show a0", "send a1", "show a1", "send a2", "show a2"]
 
 
-def test_pictures_of_one_session_are_made_while_the_mesh_works_for_another(engine: Engine, mesh: FakeMesh) -> None:
+def test_pictures_of_one_session_are_made_while_the_mesh_works_for_another(
+    engine: Engine, mesh: FakeMesh
+) -> None:
     gate = mesh.hold("a0")
     with serving(engine) as service:
         viewers = {"a": join(service, engine, mesh, seed=1)}
@@ -102,7 +113,11 @@ def test_pictures_of_one_session_are_made_while_the_mesh_works_for_another(engin
         gate.open.set()
         for viewer in viewers.values():
             viewer.ended()
-    between = [(before, after) for before, after in zip(mesh.events, mesh.events[1:], strict=False) if after.startswith("show")]
+    between = [
+        (before, after)
+        for before, after in zip(mesh.events, mesh.events[1:], strict=False)
+        if after.startswith("show")
+    ]
     assert any(before.startswith("send b") and after.startswith("show a") for before, after in between)
     assert any(before.startswith("send a") and after.startswith("show b") for before, after in between)
     for seed, viewer in enumerate(viewers.values(), start=1):
@@ -143,7 +158,12 @@ def test_a_control_that_comes_in_flight_applies_at_the_next_chunk_once_the_last_
         viewer.ended()
     assert queued.chunk_index == 2
     assert mesh.order("have a1", "show a1", "send a2", "have a2", "send a3", "show a2")
-    assert [[receipt.chunk_index for receipt in chunk.receipts] for chunk in viewer.chunks] == [[], [], [2], []]
+    assert [[receipt.chunk_index for receipt in chunk.receipts] for chunk in viewer.chunks] == [
+        [],
+        [],
+        [2],
+        [],
+    ]
     assert same(viewer.chunks, alone(engine, controls=[(control, 2)]))
 
 
@@ -177,7 +197,7 @@ def test_a_session_that_is_to_end_in_flight_shows_what_was_under_way(
         else:
             closer = threading.Thread(target=service.close)
             closer.start()
-            while not service._over:
+            while not service._shared.is_over:
                 closer.join(0.001)
         gate.open.set()
         assert viewer.ended().cause == cause
@@ -189,21 +209,26 @@ def test_a_session_that_is_to_end_in_flight_shows_what_was_under_way(
 def test_an_idle_session_is_moved_away_only_when_its_last_pictures_are_made(
     engine: Engine, mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, offload = mesh.hold("a1"), engine.offload
+    gate = mesh.hold("a1")
+    offload = engine.offload
+    moved = threading.Event()
 
     def noted(session: Session) -> None:
         mesh.events.append("offload")
         offload(session)
+        moved.set()
 
     monkeypatch.setattr(engine, "offload", noted)
     with serving(engine) as service:
-        viewer = join(service, engine, mesh, unattended="pause", idle_s=1e-6, fps=20.0)  # slow enough to be let in again
+        viewer = join(
+            service, engine, mesh, unattended="pause", idle_s=1e-6, fps=20.0
+        )  # slow enough to be let in again
         service.watch("a")
         assert gate.reached.wait(PATIENCE_S)
         service.unwatch("a")
         gate.open.set()
-        viewer.wait_for(Pictured, lambda found: len(found) == 2)
-        service.on_engine("a", lambda session: None).result(PATIENCE_S)
+        viewer.wait_for(Chunk, lambda found: len(found) == 2)
+        assert moved.wait(PATIENCE_S)
         service.watch("a")
         viewer.ended()
     assert mesh.order("have a1", "show a1", "offload", "send a2")
@@ -222,7 +247,9 @@ def test_an_input_that_ends_is_shown_to_its_end(engine: Engine, mesh: FakeMesh) 
     assert [len(chunk.frames) for chunk in viewer.chunks] == [9, 12, 5]
 
 
-def test_what_others_do_with_a_session_they_do_when_nothing_of_it_is_under_way(engine: Engine, mesh: FakeMesh) -> None:
+def test_what_others_do_with_a_session_they_do_when_nothing_of_it_is_under_way(
+    engine: Engine, mesh: FakeMesh
+) -> None:
     gate = mesh.hold("a1")
     with serving(engine) as service:
         viewer = join(service, engine, mesh)
@@ -243,7 +270,9 @@ def test_a_journal_tells_the_same_story(engine: Engine, mesh: FakeMesh, tmp_path
         gate.open.set()
         viewer.ended()
     written = read_journal(tmp_path / "a.jsonl").chunks
-    assert [each.digest for each in written] == [chunk.digest for chunk in alone(engine, controls=[(Cut(), 2)])]
+    assert [each.digest for each in written] == [
+        chunk.digest for chunk in alone(engine, controls=[(Cut(), 2)])
+    ]
     assert [each.envelope.cache_epoch for each in written] == [0, 0, 1, 1]
     assert [receipt.control_id for receipt in written[2].receipts] == ["now"]
 
@@ -263,14 +292,16 @@ def test_a_viewer_who_waits_for_pictures_is_told_how_long_though_the_latents_wer
         viewer = join(service, engine, mesh, fps=40.0, max_chunks=3)
         viewer.ended()
     third = viewer.notices[-2]
-    assert isinstance(third, Pictured)
-    assert 0.05 < third.lateness_s < PATIENCE_S, "two chunks play 0.525 s, the third's pictures take longer"
+    assert isinstance(third, Chunk)
+    assert 0.05 < third.late_s < PATIENCE_S, "two chunks play 0.525 s, the third's pictures take longer"
 
 
 def test_a_turn_in_which_the_mesh_was_mended_teaches_nobody_how_long_a_chunk_takes(
     engine: Engine, mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repairs, learnt, turns = list[str](), list[float](), list[float]()
+    repairs = list[str]()
+    learnt = list[float]()
+    turns = list[float]()
 
     def mended(name: str, delivery: Delivery) -> Delivery:
         if name == "a2":
@@ -290,5 +321,7 @@ def test_a_turn_in_which_the_mesh_was_mended_teaches_nobody_how_long_a_chunk_tak
         monkeypatch.setattr(places.admission.times, "add", lambda geometry, seconds: learnt.append(seconds))
         monkeypatch.setattr(places.scheduler, "arrived", noted)
         join(service, engine, mesh).ended()
-    assert [seconds > 0 for seconds in turns] == [True, True, False, True], "whose turn it was does not pay for it"
+    assert [seconds > 0 for seconds in turns] == [True, True, False, True], (
+        "whose turn it was does not pay for it"
+    )
     assert len(learnt) == 2, "the first chunk of a session is not learnt from either"

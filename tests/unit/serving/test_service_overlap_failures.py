@@ -1,4 +1,5 @@
-"""What goes wrong while a served mesh works ahead ends its session, after what it was owed. The mesh is a fake."""
+"""What goes wrong while a served mesh works ahead ends its session, after what it was owed. The mesh is a
+fake."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ def test_a_chunk_that_fails_ends_its_session_after_the_one_before_and_no_other(
     refuse: Callable[[FakeMesh, str], None],
     batch: int,
 ) -> None:
-    monkeypatch.setattr(BatchTimes, "choose", lambda self, key, most, affordable: min(most, self.policy.max_size))
+    monkeypatch.setattr(
+        BatchTimes, "choose", lambda self, key, most, affordable: min(most, self.policy.max_size)
+    )
     refuse(mesh, "a3")  # windows are full, and calls shared, from the second chunk on
     gate = mesh.hold("a0")
     with serving(engine, batch=batch) as service:
@@ -83,11 +86,15 @@ def test_a_session_whose_chunk_fails_is_shown_the_one_before_and_then_ends(
     assert same(viewer.chunks, alone(engine, 2))
 
 
-@pytest.mark.parametrize("meanwhile", ["nothing", "a control comes", "it is left", "a frame too few", "another joins"])
+@pytest.mark.parametrize(
+    "meanwhile", ["nothing", "a control comes", "it is left", "a frame too few", "another joins"]
+)
 def test_pictures_that_cannot_be_made_end_their_session_once_what_it_sent_is_back(
     engine: Engine, mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
-    finish, gate, feed = Session.finish, mesh.hold("a1"), LiveFeed((16, 32))
+    finish = Session.finish
+    gate = mesh.hold("a1")
+    feed = LiveFeed((16, 32))
 
     def failing(session: Session, arrived: Any, **options: Any) -> Chunk:
         if (session.id, arrived.envelope.chunk_index) == ("a", 1):

@@ -1,4 +1,5 @@
-"""Who holds a place on the device: sessions that idle, come back, are restored, change their terms or run out of memory."""
+"""Who holds a place on the device: sessions that idle, come back, are restored, change their terms or run out
+of memory."""
 
 from __future__ import annotations
 
@@ -19,14 +20,15 @@ from millstream.engine.engine import Engine
 from millstream.models.fast.recorded import RecordedStack
 from millstream.serving import service as serving_service
 from millstream.serving.admission_types import AdmissionConfig, Admitted, Queued
+from millstream.serving.chunk_time_probe import ChunkTimeProbe
 from millstream.serving.chunk_times import ChunkTimes, Estimate, Geometry
-from millstream.serving.notices import Applied, Ended, Live, Pictured, Waiting
+from millstream.serving.notices import Applied, Ended, Live, Waiting
 from millstream.serving.service import Service
 from millstream.serving.session_entry import geometry
-from millstream.serving.trials import Trials
+from millstream.session.chunk import Chunk
 from millstream.session.journal import JournalWriter, read_journal
 from millstream.session.session import Session
-from tests.unit.models.test_fast_dit import Tape
+from tests.unit.models.test_fast_dit import ActiveRecording
 from tests.unit.serving.test_service import BYTES, PATIENCE_S, Owner, alone, config, request, running
 
 pytestmark = pytest.mark.slow
@@ -43,7 +45,9 @@ def wait_for_places(service: Service, places: int) -> None:
     wait_until(lambda: service.metrics().admission.admitted == places, f"{places} places are taken")
 
 
-def paused_and_gone(service: Service, engine: Engine, name: str = "a", **changes: object) -> tuple[Owner, list[str]]:
+def paused_and_gone(
+    service: Service, engine: Engine, name: str = "a", **changes: object
+) -> tuple[Owner, list[str]]:
     """A session that was paused and left and now lies in host memory; what it has shown."""
     owner = Owner()
     service.open(request(engine, name, idle_s=0.05, **changes), owner)
@@ -51,13 +55,15 @@ def paused_and_gone(service: Service, engine: Engine, name: str = "a", **changes
     found = owner.digests(1)
     service.control(name, Pause(id="p"))
     while not isinstance(notice := owner.heard.get(timeout=PATIENCE_S), Applied):
-        found += [notice.chunk.digest] if isinstance(notice, Pictured) else []
+        found += [notice.digest] if isinstance(notice, Chunk) else []
     service.unwatch(name)
     wait_for_places(service, 0)
     return owner, found
 
 
-def test_who_looks_at_a_paused_session_in_host_memory_takes_no_place_until_it_is_resumed(engine: Engine) -> None:
+def test_who_looks_at_a_paused_session_in_host_memory_takes_no_place_until_it_is_resumed(
+    engine: Engine,
+) -> None:
     expected = alone(engine, "sea", 4)
     with running(engine, memory=BYTES) as service:
         owner, found = paused_and_gone(service, engine)
@@ -65,14 +71,14 @@ def test_who_looks_at_a_paused_session_in_host_memory_takes_no_place_until_it_is
         assert service.metrics().admission.admitted == 0
         service.control("a", Resume())
         assert service.metrics().admission.admitted == 1
-        rest = owner.wait_for(Pictured, lambda each: len(found) + len(each) >= 4)
-        assert (found + [notice.chunk.digest for notice in rest])[:4] == expected
+        rest = owner.wait_for(Chunk, lambda each: len(found) + len(each) >= 4)
+        assert (found + [notice.digest for notice in rest])[:4] == expected
 
 
 def test_a_session_that_ends_on_its_way_back_gives_up_its_place(engine: Engine) -> None:
     with running(engine, memory=BYTES) as service:
         owner, _ = paused_and_gone(service, engine)
-        with service._changed:  # the engine cannot bring it back meanwhile
+        with service._shared:  # the engine cannot bring it back meanwhile
             service.watch("a")
             service.control("a", Resume())
             service.end("a")
@@ -83,7 +89,8 @@ def test_a_session_that_ends_on_its_way_back_gives_up_its_place(engine: Engine) 
 
 def test_one_who_leaves_while_waiting_to_come_back_leaves_the_line(engine: Engine) -> None:
     with running(engine, memory=BYTES) as service:
-        first, second = Owner(), Owner()
+        first = Owner()
+        second = Owner()
         service.open(request(engine, "a", idle_s=0.05), first)
         wait_for_places(service, 0)
         service.open(request(engine, "b", unattended="run"), second)
@@ -97,8 +104,11 @@ def test_one_who_leaves_while_waiting_to_come_back_leaves_the_line(engine: Engin
         assert first.digests(1) == alone(engine, "sea", 1)
 
 
-def test_one_who_comes_back_while_it_is_moved_away_keeps_the_place(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, move = alone(engine, "sea", 3), engine.offload
+def test_one_who_comes_back_while_it_is_moved_away_keeps_the_place(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = alone(engine, "sea", 3)
+    move = engine.offload
     with running(engine, memory=BYTES) as service:
         owner = Owner()
         service.open(request(engine, "a", idle_s=0.05), owner)
@@ -114,8 +124,8 @@ def test_one_who_comes_back_while_it_is_moved_away_keeps_the_place(engine: Engin
         monkeypatch.setattr(engine, "offload", slowly)
         service.unwatch("a")
         assert moved.wait(PATIENCE_S)
-        rest = owner.wait_for(Pictured, lambda each: len(found) + len(each) >= 3)
-        assert (found + [notice.chunk.digest for notice in rest])[:3] == expected
+        rest = owner.wait_for(Chunk, lambda each: len(found) + len(each) >= 3)
+        assert (found + [notice.digest for notice in rest])[:3] == expected
         assert service.metrics().admission.admitted == 1
 
 
@@ -125,8 +135,8 @@ def test_steps_asked_of_a_session_in_host_memory_hold_when_it_is_back(engine: En
         service.control("a", SetSteps(id="fewer", steps=(1000.0, 500.0)))
         service.watch("a")
         service.control("a", Resume())
-        shown = owner.wait_for(Pictured, lambda each: each and each[-1].chunk.receipts)[-1]
-        assert "fewer" in {receipt.control_id for receipt in shown.chunk.receipts}
+        shown = owner.wait_for(Chunk, lambda each: each and each[-1].receipts)[-1]
+        assert "fewer" in {receipt.control_id for receipt in shown.receipts}
 
 
 def test_terms_add_up_over_several_controls(engine: Engine) -> None:
@@ -144,7 +154,9 @@ def test_terms_add_up_over_several_controls(engine: Engine) -> None:
         assert service.table.entries["a"].asked.geometry == asked
 
 
-def test_a_session_that_cannot_come_back_for_want_of_memory_ends_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_cannot_come_back_for_want_of_memory_ends_alone(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def too_large(session: Session) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -164,7 +176,9 @@ def test_a_session_that_cannot_come_back_for_want_of_memory_ends_alone(engine: E
         wait_for_places(service, 1)
 
 
-def test_out_of_memory_in_one_sessions_chunk_ends_that_session(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_in_one_sessions_chunk_ends_that_session(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = engine.generator.begin
 
     def failing(parcels: list) -> list:
@@ -174,7 +188,8 @@ def test_out_of_memory_in_one_sessions_chunk_ends_that_session(engine: Engine, m
 
     monkeypatch.setattr(engine.generator, "begin", failing)
     with running(engine) as service:
-        greedy, good = Owner(), Owner()
+        greedy = Owner()
+        good = Owner()
         for name, owner in (("greedy", greedy), ("good", good)):
             service.open(request(engine, name), owner)
             service.watch(name)
@@ -184,29 +199,38 @@ def test_out_of_memory_in_one_sessions_chunk_ends_that_session(engine: Engine, m
         wait_for_places(service, 1)
 
 
-def test_out_of_memory_in_one_sessions_commit_ends_that_session(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = engine.settle
+def test_out_of_memory_in_one_sessions_commit_ends_that_session(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_commit = engine.run_commit
 
     def failing(session_id: str) -> None:
-        if session_id == "greedy" and engine.generator.caches["greedy"].ring.newest > 3:
+        if session_id == "greedy" and engine.generator.caches["greedy"].ring.slots.newest > 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        settle(session_id)
+        run_commit(session_id)
 
     with running(engine) as service:
-        monkeypatch.setattr(engine, "settle", failing)
-        greedy, good = Owner(), Owner()
+        monkeypatch.setattr(engine, "run_commit", failing)
+        greedy = Owner()
+        good = Owner()
         for name, owner in (("greedy", greedy), ("good", good)):
             service.open(request(engine, name), owner)
             service.watch(name)
-        heard = greedy.wait_for((Pictured, Ended), lambda found: isinstance(found[-1], Ended) if found else False)
-        assert [type(notice) for notice in heard] == [Pictured, Pictured, Ended], "its pictures were out"
+        heard = greedy.wait_for(
+            (Chunk, Ended), lambda found: isinstance(found[-1], Ended) if found else False
+        )
+        assert [type(notice) for notice in heard] == [Chunk, Chunk, Ended], "its pictures were out"
         assert "choose a smaller size or window" in heard[-1].reason
         assert len(good.digests(4)) == 4
         wait_for_places(service, 1)
 
 
-@pytest.mark.parametrize(("terms", "said"), [(dict(max_chunks=2), "2 chunks"), (dict(max_life_s=0.2), "0.2 s")])
-def test_a_session_ends_at_its_own_limit_and_gives_up_its_place(engine: Engine, terms: dict[str, float], said: str) -> None:
+@pytest.mark.parametrize(
+    ("terms", "said"), [(dict(max_chunks=2), "2 chunks"), (dict(max_life_s=0.2), "0.2 s")]
+)
+def test_a_session_ends_at_its_own_limit_and_gives_up_its_place(
+    engine: Engine, terms: dict[str, float], said: str
+) -> None:
     with running(engine, memory=BYTES) as service:
         owner = Owner()
         service.open(request(engine, "a", **terms), owner)
@@ -219,7 +243,8 @@ def test_a_session_ends_at_its_own_limit_and_gives_up_its_place(engine: Engine, 
 def test_of_those_in_line_the_heavier_goes_first_and_one_that_gives_way_waits(engine: Engine) -> None:
     with running(engine, memory=BYTES) as service:
         service.open(request(engine, "here"), Owner())
-        modest, plain = Owner(), Owner()
+        modest = Owner()
+        plain = Owner()
         service.open(request(engine, "modest", weight=0.5), modest)
         service.open(request(engine, "plain"), plain)
         assert modest.wait_for(Waiting, lambda found: len(found) == 2)[-1].position == 2
@@ -228,7 +253,9 @@ def test_of_those_in_line_the_heavier_goes_first_and_one_that_gives_way_waits(en
         assert modest.wait_for(Waiting)[-1].position == 1
 
 
-def test_journals_of_interleaved_sessions_hold_their_own_chunks_and_no_others(engine: Engine, tmp_path: Path) -> None:
+def test_journals_of_interleaved_sessions_hold_their_own_chunks_and_no_others(
+    engine: Engine, tmp_path: Path
+) -> None:
     expected = {name: alone(engine, name, 3, seed=seed) for seed, name in enumerate(("sea", "hills"))}
     with running(engine) as service, ExitStack() as journals:
         owners = {}
@@ -247,9 +274,14 @@ def test_journals_of_interleaved_sessions_hold_their_own_chunks_and_no_others(en
 
 
 def test_it_is_ready_only_when_it_is_warm(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-    monkeypatch.setattr(Trials, "_measure", lambda trials, config: (begun.set(), go_on.wait(PATIENCE_S)))
-    service = Service(engine, admission=AdmissionConfig(memory_bytes=BYTES), session_bytes=lambda config: BYTES)
+    begun = threading.Event()
+    go_on = threading.Event()
+    monkeypatch.setattr(
+        ChunkTimeProbe, "_measure", lambda trials, config: (begun.set(), go_on.wait(PATIENCE_S))
+    )
+    service = Service(
+        engine, admission=AdmissionConfig(memory_bytes=BYTES), session_bytes=lambda config: BYTES
+    )
     service.start(warm_up=[config(engine)])
     assert begun.wait(PATIENCE_S)
     assert not service.ready.is_set()
@@ -258,18 +290,22 @@ def test_it_is_ready_only_when_it_is_warm(engine: Engine, monkeypatch: pytest.Mo
     service.close()
 
 
-def test_a_server_that_is_stopped_while_it_warms_up_has_not_failed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_stopped_while_it_warms_up_has_not_failed(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun = threading.Event()
 
-    def measure(trials: Trials, config: StreamConfig) -> None:
+    def measure(trials: ChunkTimeProbe, config: StreamConfig) -> None:
         begun.set()
         while True:
             engine.brake.check()
             time.sleep(0.01)
 
-    monkeypatch.setattr(Trials, "_measure", measure)
+    monkeypatch.setattr(ChunkTimeProbe, "_measure", measure)
     monkeypatch.setattr(serving_service, "GRACE_S", 0.1)
-    service = Service(engine, admission=AdmissionConfig(memory_bytes=BYTES), session_bytes=lambda config: BYTES)
+    service = Service(
+        engine, admission=AdmissionConfig(memory_bytes=BYTES), session_bytes=lambda config: BYTES
+    )
     service.start(warm_up=[config(engine)])
     assert begun.wait(PATIENCE_S)
     assert service.close()
@@ -281,11 +317,15 @@ def test_what_was_refused_is_measured_again_unless_that_would_hold_up_the_device
 ) -> None:
     tried: list[int] = []
     with running(engine) as service:
-        monkeypatch.setattr(Trials, "_measure", lambda trials, config: tried.append(config.height))
-        service.table.admission.times.add(geometry(engine.spec, config(engine)), 0.5)  # too slow for it, on any machine
+        monkeypatch.setattr(ChunkTimeProbe, "_measure", lambda trials, config: tried.append(config.height))
+        service.table.admission.times.add(
+            geometry(engine.spec, config(engine)), 0.5
+        )  # too slow for it, on any machine
         for side in (1536, 16):
             with pytest.raises(Overloaded):
-                service.open(request(engine, f"{side}", height=side, width=side, fps=240.0, rate="strict"), Owner())
+                service.open(
+                    request(engine, f"{side}", height=side, width=side, fps=240.0, rate="strict"), Owner()
+                )
         wait_until(lambda: tried != [], "something is tried")
     assert tried == [16]
 
@@ -300,7 +340,9 @@ class ChangingTimes(ChunkTimes):
 
 
 def test_one_in_line_is_let_in_when_chunks_turn_out_quicker(engine: Engine) -> None:
-    first, second, times = Owner(), Owner(), ChangingTimes()
+    first = Owner()
+    second = Owner()
+    times = ChangingTimes()
     with running(engine) as service:
         service.table.admission.times = times
         service.open(request(engine, "a"), first)
@@ -311,19 +353,29 @@ def test_one_in_line_is_let_in_when_chunks_turn_out_quicker(engine: Engine) -> N
 
 
 def test_what_is_recorded_is_recorded_before_it_is_ready_and_what_was_measured_is_a_replay() -> None:
-    engine, tape = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32"), Tape()
+    engine = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32")
+    tape = ActiveRecording()
     engine.speed = Speed(blocks=True, round_keys=True, graphs=True)
     engine.model.dit.blocks = RecordedStack(engine.model.dit.blocks, engine.speed, tape)
-    engine.recorded_places = lambda config: 0  # a tape needs the session that it recorded, a graph only where that lay
-    service = Service(engine, admission=AdmissionConfig(memory_bytes=BYTES), session_bytes=lambda config: BYTES)
+    engine.recorded_places = lambda config: (
+        0
+    )  # a tape needs the session that it recorded, a graph only where that lay
+    service = Service(
+        engine, admission=AdmissionConfig(memory_bytes=BYTES), session_bytes=lambda config: BYTES
+    )
     measured = []
     add = service.table.admission.times.add
-    service.table.admission.times.add = lambda *what, **how: (measured.append(tape.replayed), add(*what, **how))
+    service.table.admission.times.add = lambda *what, **how: (
+        measured.append(tape.replayed),
+        add(*what, **how),
+    )
     service.start(warm_up=[config(engine)])
     assert service.ready.wait(PATIENCE_S)
     service.close()
     calls = len(config(engine).steps) + 1
-    assert tape.recorded == 2 * config(engine).chunks_to_fill, "steps and commits, at every level the window is filled to"
+    assert tape.recorded == 2 * config(engine).chunks_to_fill, (
+        "steps and commits, at every level the window is filled to"
+    )
     assert len(measured) == 2
     assert measured[1] - measured[0] == calls, "every call of a chunk that counts"
     assert not engine.generator.caches

@@ -38,7 +38,9 @@ def restoring(engine: Engine, name: str, make: Callable[[Engine], Session], **ch
     return request(engine, name, start=lambda: make, **changes)
 
 
-def test_a_saved_session_is_read_when_it_has_its_place_goes_on_and_the_copy_is_let_go(engine: Engine, tmp_path: Path) -> None:
+def test_a_saved_session_is_read_when_it_has_its_place_goes_on_and_the_copy_is_let_go(
+    engine: Engine, tmp_path: Path
+) -> None:
     file = tmp_path / "saved.safetensors"
     snapshot.write(saved(engine), file)
     read: list[weakref.ref[torch.Tensor]] = []
@@ -49,7 +51,8 @@ def test_a_saved_session_is_read_when_it_has_its_place_goes_on_and_the_copy_is_l
         return lambda engine: snapshot.revive(held, engine, "a")
 
     with running(engine, memory=BYTES) as service:
-        first, owner = Owner(), Owner()
+        first = Owner()
+        owner = Owner()
         service.open(request(engine, "first"), first)
         service.open(request(engine, "a", start=start), owner)
         service.watch("a")
@@ -69,7 +72,10 @@ def test_a_snapshot_that_cannot_be_read_or_revived_ends_alone_and_gives_up_its_p
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with running(engine, memory=BYTES) as service:
-        for asked, said in ((request(engine, "a", start=gone), "not there"), (restoring(engine, "a", too_large), "memory")):
+        for asked, said in (
+            (request(engine, "a", start=gone), "not there"),
+            (restoring(engine, "a", too_large), "memory"),
+        ):
             owner = Owner()
             service.open(asked, owner)
             ended = owner.wait_for(Ended)[-1]
@@ -79,15 +85,18 @@ def test_a_snapshot_that_cannot_be_read_or_revived_ends_alone_and_gives_up_its_p
 
 
 def test_reviving_holds_up_nobody_who_asks(engine: Engine) -> None:
-    """It happens on the engine's thread, without the lock; one who gives up meanwhile leaves nothing behind."""
-    taken, begun = saved(engine), time.monotonic()
+    """It happens on the engine's thread, without the lock; one who gives up meanwhile leaves nothing
+    behind."""
+    taken = saved(engine)
+    begun = time.monotonic()
 
     def slowly(engine: Engine) -> Session:
         time.sleep(0.3)
         return snapshot.revive(taken, engine, "a")
 
     with running(engine) as service:
-        owner, begun = Owner(), time.monotonic()
+        owner = Owner()
+        begun = time.monotonic()
         service.open(restoring(engine, "a", slowly), owner)
         with pytest.raises(ControlError, match="not live yet"):
             service.control("a", Cut())
@@ -95,7 +104,9 @@ def test_reviving_holds_up_nobody_who_asks(engine: Engine) -> None:
         service.end("a")
         assert time.monotonic() - begun < 0.2
         owner.wait_for(Ended)
-        wait_until(lambda: not service._jobs and "a" not in engine.generator.caches, "nothing is left of it")
+        wait_until(
+            lambda: not service._shared.jobs and "a" not in engine.generator.caches, "nothing is left of it"
+        )
         with pytest.raises(UnknownSession):
             service.on_engine("a", lambda session: None).result(PATIENCE_S)
         assert engine.generator.caches == {}
@@ -110,7 +121,12 @@ def test_a_control_that_waits_in_a_snapshot_must_fit_the_promise_too(engine: Eng
             service.table.admission.times.add(geometry(engine.spec, config(engine)), load)
         owner = Owner()
         fps = min(0.4 * 12 / load, 240.0)
-        service.open(restoring(engine, "a", lambda engine: snapshot.revive(taken, engine, "a"), fps=fps, rate="strict"), owner)
+        service.open(
+            restoring(
+                engine, "a", lambda engine: snapshot.revive(taken, engine, "a"), fps=fps, rate="strict"
+            ),
+            owner,
+        )
         ended = owner.wait_for((Ended, Live))[-1]
         assert isinstance(ended, Ended)
         assert "of the device" in ended.reason or "could wait" in ended.reason

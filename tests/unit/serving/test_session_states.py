@@ -1,4 +1,5 @@
-"""The states of a session: the ways between them, the steps that once ended an engine, and random steps without end."""
+"""The states of a session: the ways between them, the steps that once ended an engine, and random steps
+without end."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from millstream.serving.life import LEADS_TO, Life
 from millstream.serving.notices import Ended
+from millstream.serving.session_life import LEADS_TO, SessionLife
 from tests.unit.session_states import SessionStates
 
 
@@ -17,14 +18,15 @@ def test_every_state_but_the_last_can_end_and_the_last_leads_nowhere() -> None:
 
 
 def test_a_way_that_is_not_there_is_not_taken() -> None:
-    life = Life()
+    life = SessionLife()
     life.become("waiting")
     with pytest.raises(AssertionError, match="from waiting to parked"):
         life.become("parked")
 
 
 def test_one_in_line_who_turns_out_never_to_fit_is_told_so_and_harms_nobody() -> None:
-    """Three ordinary sessions: a large one, a small one, and one that waits for what no device keeps. Then the second goes."""
+    """Three ordinary sessions: a large one, a small one, and one that waits for what no device keeps. Then
+    the second goes."""
     states = SessionStates()
     states.engine.chunk_s = 0.5
     large = states.open(256, 1.0, "asked", False, False, None, "run")

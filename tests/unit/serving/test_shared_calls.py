@@ -1,5 +1,5 @@
-"""Sessions that may share their model calls, around a real service on a clock on paper: nobody who was promised a rate runs dry
-while sizes are learnt, and all together get no less than in turns."""
+"""Sessions that may share their model calls, around a real service on a clock on paper: nobody who was
+promised a rate runs dry while sizes are learnt, and all together get no less than in turns."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ from millstream.serving.session_entry import OpenRequest
 from millstream.serving.turns import Sleep
 from tests.unit.paper_engine import PaperClock, PaperEngine, PaperPosted, PaperSession
 
-CLOCKED = ("serving.session_table", "serving.service", "serving.turn_taker", "engine.pipeline")
+CLOCKED = ("serving.session_table", "serving.service", "serving.turn_runner", "engine.pipeline")
 FRAMES = 12
 """Of a chunk."""
 ONE_OFF_S = 0.5
 H200 = {1: 0.039, 2: 0.074, 4: 0.140, 8: 0.273}
 """Seconds of shared calls by size, as the 1.3B's at 192x320 were there."""
 SINGLE_S = 0.05
-DEFAULT, OTHER = (192, 320), (192, 336)
+DEFAULT = (192, 320)
+OTHER = (192, 336)
 """Sizes of pictures: what is served by default, and what somebody else asks for."""
 
 
 @dataclass
 class SharingEngine(PaperEngine):
-    """Calls take as long as their size says, and once more `one_off_s` when they are recorded: of each who lie together, and
-    `recording_s` of each who lies somewhere by itself. Who comes lies in the first place that is free."""
+    """Calls take as long as their size says, and once more `one_off_s` when they are recorded: of each who
+    lie together, and `recording_s` of each who lies somewhere by itself. Who comes lies in the first place
+    that is free."""
 
     sizes_s: Mapping[int, float] = field(default_factory=lambda: H200)
     one_off_s: float = ONE_OFF_S
@@ -58,7 +60,9 @@ class SharingEngine(PaperEngine):
     def _post(self, parcels: Sequence[Any]) -> PaperPosted:
         width = parcels[0].envelope.width
         who = width, *(self.places[parcel.envelope.session_id] for parcel in parcels)
-        one_off_s = (self.one_off_s if len(parcels) > 1 else self.recording_s) if who not in self.recorded else 0.0
+        one_off_s = (
+            (self.one_off_s if len(parcels) > 1 else self.recording_s) if who not in self.recorded else 0.0
+        )
         self.recorded.add(who)
         self.clock.now += self.sizes_s[len(parcels)] + one_off_s
         self.one_offs += one_off_s > 0
@@ -80,8 +84,11 @@ class PaperService:
     engine: SharingEngine
     service: Service
 
-    def come(self, people: int, fps: float, size: tuple[int, int] = DEFAULT, lead_s: float | None = None) -> float:
-        """All at that rate, or the next lower one at which they are let in; their frames a second together."""
+    def come(
+        self, people: int, fps: float, size: tuple[int, int] = DEFAULT, lead_s: float | None = None
+    ) -> float:
+        """All at that rate, or the next lower one at which they are let in; their frames a second
+        together."""
         while not all(self._is_in(f"{number}", fps, size, lead_s) for number in range(people)):
             self.go()
             fps *= 0.98
@@ -111,19 +118,22 @@ class PaperService:
 
     def work(self, seconds: float) -> None:
         """What the engine's thread does."""
-        clock, scheduler = self.engine.clock, self.service.table.scheduler
+        clock = self.engine.clock
+        scheduler = self.service.table.scheduler
         until = clock.now + seconds
         while clock.now < until:
             turn = scheduler.next(clock.now)
             if isinstance(turn, Sleep):
                 clock.now = min(until, turn.until or until)
             else:
-                self.service._turns.take(turn)
+                self.service._turns.run(turn)
 
     @property
     def stalled_s(self) -> float:
         """Of all."""
-        return sum(each.stalled_s for each in self.service.table.scheduler.metrics(self.engine.clock.now).sessions)
+        return sum(
+            each.stalled_s for each in self.service.table.scheduler.metrics(self.engine.clock.now).sessions
+        )
 
     @property
     def fps(self) -> float:
@@ -132,7 +142,9 @@ class PaperService:
 
     @property
     def chunks(self) -> int:
-        return sum(each.chunks for each in self.service.table.scheduler.metrics(self.engine.clock.now).sessions)
+        return sum(
+            each.chunks for each in self.service.table.scheduler.metrics(self.engine.clock.now).sessions
+        )
 
 
 @contextmanager
@@ -171,7 +183,8 @@ def test_eight_who_were_promised_all_of_the_device_wait_at_their_start_if_ever_a
 
 
 def test_a_trial_that_was_slow_takes_nothing_from_what_is_promised() -> None:
-    """Shared calls that were never made before, of which each is slow: what is promised is what a chunk takes by itself."""
+    """Shared calls that were never made before, of which each is slow: what is promised is what a chunk takes
+    by itself."""
     with serving(batch=2, sizes_s={1: 0.04, 2: 0.5}) as paper:
         paper.service.table.scheduler.batch_times._keys.clear()
         promised = paper.come(2, 0.5 * FRAMES / 0.04 / 2, OTHER, 20.0)
@@ -193,8 +206,12 @@ def test_sizes_are_learnt_before_anybody_comes_and_only_while_more_pays() -> Non
         assert {size for _, size in paper.engine.runs} == {1}
 
 
-@pytest.mark.parametrize(("lead_s", "tries"), [(None, False), (8.0, True)], ids=["no time for it", "time for it"])
-def test_what_was_not_warmed_up_is_tried_only_when_nobody_runs_dry_over_what_is_new(lead_s: float | None, tries: bool) -> None:
+@pytest.mark.parametrize(
+    ("lead_s", "tries"), [(None, False), (8.0, True)], ids=["no time for it", "time for it"]
+)
+def test_what_was_not_warmed_up_is_tried_only_when_nobody_runs_dry_over_what_is_new(
+    lead_s: float | None, tries: bool
+) -> None:
     with serving(batch=2) as paper:
         paper.come(4, 0.9 * FRAMES / H200[1] / 4, OTHER, lead_s)
         paper.work(2.0)

@@ -75,17 +75,38 @@ for limit in map(int, sys.argv[3:]):
 """
 
 
-def test_on_a_full_disk_a_journal_ends_with_a_whole_line_and_closes_without_another_word(tmp_path: Path) -> None:
+def test_on_a_full_disk_a_journal_ends_with_a_whole_line_and_closes_without_another_word(
+    tmp_path: Path,
+) -> None:
     record(tmp_path / "whole.jsonl", chunks=3)
     (tmp_path / "out").mkdir()
     whole = read_journal(tmp_path / "whole.jsonl")
     lengths = [len(msgspec.json.encode(line)) + 1 for line in (whole.header, *whole.chunks)]
-    cuts = [0, lengths[0] // 2, lengths[0], lengths[0] + 1, sum(lengths[:2]), sum(lengths[:2]) + 100, sum(lengths) - 1]
-    command = [sys.executable, "-c", FILL, str(tmp_path / "whole.jsonl"), str(tmp_path / "out"), *map(str, cuts)]
+    cuts = [
+        0,
+        lengths[0] // 2,
+        lengths[0],
+        lengths[0] + 1,
+        sum(lengths[:2]),
+        sum(lengths[:2]) + 100,
+        sum(lengths) - 1,
+    ]
+    command = [
+        sys.executable,
+        "-c",
+        FILL,
+        str(tmp_path / "whole.jsonl"),
+        str(tmp_path / "out"),
+        *map(str, cuts),
+    ]
     lines = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
     assert len(lines) == len(cuts)
     assert all("free some space" in line for line in lines)
-    found = {cut: read_journal(tmp_path / "out" / str(cut)) for cut in cuts if (tmp_path / "out" / str(cut)).exists()}
+    found = {
+        cut: read_journal(tmp_path / "out" / str(cut))
+        for cut in cuts
+        if (tmp_path / "out" / str(cut)).exists()
+    }
     assert not any(journal.cut_short for journal in found.values())
     assert [len(found[cut].chunks) if cut in found else None for cut in cuts] == [None, None, 0, 0, 1, 1, 2]
 
@@ -106,7 +127,9 @@ IN_BFLOAT16 = KINDS if cpu_has_bfloat16() else tuple(kind | dict(height=16, widt
     [*(("float32", changes) for changes in KINDS), *(("bfloat16", changes) for changes in IN_BFLOAT16)],
     ids=str,
 )
-def test_a_replay_gives_the_same_bits_under_every_kind_of_control(tmp_path: Path, dtype: str, changes: dict) -> None:
+def test_a_replay_gives_the_same_bits_under_every_kind_of_control(
+    tmp_path: Path, dtype: str, changes: dict
+) -> None:
     engine = tiny_engine(dtype)
     digests = record(tmp_path / "run.jsonl", engine=engine, **changes)
     journal = read_journal(tmp_path / "run.jsonl")
@@ -117,7 +140,9 @@ def test_a_replay_gives_the_same_bits_under_every_kind_of_control(tmp_path: Path
 
 
 @settings(max_examples=12)
-@given(control_lists, st.sampled_from(["off", "latent", "decoded"]), st.sampled_from(["absolute", "windowed"]))
+@given(
+    control_lists, st.sampled_from(["off", "latent", "decoded"]), st.sampled_from(["absolute", "windowed"])
+)
 def test_whatever_was_asked_replays_to_the_same_bits(asked: list, anchor: str, positions: str) -> None:
     engine = tiny_engine()
     config = engine.stream_config(height=16, width=16, window=8, sink=1, anchor=anchor, positions=positions)
@@ -147,13 +172,19 @@ def test_a_restyled_video_replays_from_its_input(tmp_path: Path) -> None:
         frames=moving_square(9 + 12 * 4, 2),
         session_id="again",
     )
-    assert [chunk.digest for chunk in tiny_engine().stream(session).follow(map(_renamed, journal.chunks))] == digests
+    assert [
+        chunk.digest for chunk in tiny_engine().stream(session).follow(map(_renamed, journal.chunks))
+    ] == digests
 
 
 @pytest.mark.parametrize(("dtype", "height", "width"), [("float32", 16, 32), ("bfloat16", 16, 16)])
-def test_a_live_input_replays_from_the_journal_alone(tmp_path: Path, dtype: str, height: int, width: int) -> None:
-    engine, path = tiny_engine(dtype), tmp_path / "run.jsonl"
-    feed, config = LiveFeed((height, width)), engine.stream_config(height=height, width=width)
+def test_a_live_input_replays_from_the_journal_alone(
+    tmp_path: Path, dtype: str, height: int, width: int
+) -> None:
+    engine = tiny_engine(dtype)
+    path = tmp_path / "run.jsonl"
+    feed = LiveFeed((height, width))
+    config = engine.stream_config(height=height, width=width)
     for frame in moving_square(9 + 12 + 5, 2):
         feed.push(frame[:height, :width].copy())
     feed.finish()
@@ -169,16 +200,23 @@ def test_a_live_input_replays_from_the_journal_alone(tmp_path: Path, dtype: str,
 
 def test_a_video_that_the_header_names_is_not_written_again(tmp_path: Path) -> None:
     engine = tiny_engine()
-    config, video = engine.stream_config(height=16, width=32), InputVideo(path="in.mp4", digest="0" * 32)
-    with JournalWriter(tmp_path / "run.jsonl", engine.journal_header(config, "session", video=video)) as journal:
-        session = engine.session("sea", config=config, journal=journal, session_id="session", frames=moving_square(21))
+    config = engine.stream_config(height=16, width=32)
+    video = InputVideo(path="in.mp4", digest="0" * 32)
+    with JournalWriter(
+        tmp_path / "run.jsonl", engine.journal_header(config, "session", video=video)
+    ) as journal:
+        session = engine.session(
+            "sea", config=config, journal=journal, session_id="session", frames=moving_square(21)
+        )
         assert len(list(session.stream())) == 2
     journal = read_journal(tmp_path / "run.jsonl")
     assert [line.input for line in journal.chunks] == [None, None]
     assert all(chunk.identical for chunk in replay(engine, journal, moving_square(21)))
 
 
-@pytest.mark.parametrize("changes", [dict(dtype="int3"), dict(data=b""), dict(data=b"12"), dict(shape=(1, 3, 5, 4))], ids=str)
+@pytest.mark.parametrize(
+    "changes", [dict(dtype="int3"), dict(data=b""), dict(data=b"12"), dict(shape=(1, 3, 5, 4))], ids=str
+)
 def test_an_input_that_is_none_is_refused(tmp_path: Path, changes: dict) -> None:
     path = tmp_path / "run.jsonl"
     record(path, 1, with_input=True)
@@ -192,7 +230,9 @@ def test_an_input_that_is_none_is_refused(tmp_path: Path, changes: dict) -> None
 def test_an_input_that_ends_too_early_is_refused_rather_than_made_up(tmp_path: Path) -> None:
     record(tmp_path / "run.jsonl", 3, with_input=True)
     journal = read_journal(tmp_path / "run.jsonl")
-    session = tiny_engine().session("sea", config=journal.header.config, frames=moving_square(9, 2), session_id="again")
+    session = tiny_engine().session(
+        "sea", config=journal.header.config, frames=moving_square(9, 2), session_id="again"
+    )
     chunks = tiny_engine().stream(session).follow(map(_renamed, journal.chunks))
     assert next(chunks).index == 0
     with pytest.raises(EnvelopeRefused, match="ends before chunk 1"):
@@ -230,7 +270,15 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{}", b"{}\n", b"not json\n", b'{"kind":"header","version":99}\n', b"\x00\xff\n", b'{"a":' * 100_000 + b"\n"],
+    [
+        b"",
+        b"{}",
+        b"{}\n",
+        b"not json\n",
+        b'{"kind":"header","version":99}\n',
+        b"\x00\xff\n",
+        b'{"a":' * 100_000 + b"\n",
+    ],
     ids=["empty", "cut off", "no fields", "no json", "of another version", "no text", "nested"],
 )
 def test_what_is_no_journal_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
@@ -265,7 +313,9 @@ def fast_engine() -> Engine:
     return Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32", speed=FAST)
 
 
-def test_a_journal_says_which_speed_ups_made_it_and_replays_under_them_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_journal_says_which_speed_ups_made_it_and_replays_under_them_to_the_same_bits(
+    tmp_path: Path,
+) -> None:
     digests = record(tmp_path / "run.jsonl", 5, engine=fast_engine())
     journal = read_journal(tmp_path / "run.jsonl")
     assert journal.header.speed == FAST

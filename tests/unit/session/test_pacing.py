@@ -93,7 +93,8 @@ def test_a_lead_shorter_than_a_chunk_is_refused_with_one_that_works() -> None:
 
 @given(waits=st.lists(st.floats(0.0, 3.0), min_size=1, max_size=30), frames=st.integers(1, 12))
 def test_time_since_the_first_picture_is_played_or_waited(waits: list[float], frames: int) -> None:
-    playout, now = Playout(pace=PACE, landed_at=0.0), 0.0
+    playout = Playout(pace=PACE, landed_at=0.0)
+    now = 0.0
     for wait in waits:
         now += wait
         playout.land(now, frames)

@@ -43,7 +43,9 @@ def test_frames_are_pictures_of_the_size_asked_for() -> None:
     assert first.frames.dtype == np.uint8
     assert first.frames.std() > 1
     assert set(first.timing.phases_ms) == {"text", "noise", "prompt", "step", "decode", "convert"}
-    assert set(second.timing.phases_ms) == {"noise", "commit", "step", "decode", "convert"}, "the commit of the first"
+    assert set(second.timing.phases_ms) == {"noise", "commit", "step", "decode", "convert"}, (
+        "the commit of the first"
+    )
     assert 0 < sum(first.timing.phases_ms.values()) <= first.timing.total_ms * 1.001
 
 
@@ -57,7 +59,13 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not() -> None:
 def test_a_later_control_changes_no_earlier_bit() -> None:
     engine = tiny_engine()
     plain = run(engine.session("sea", **SMALL), 6)
-    for control in (SetPrompt(prompt="storm"), Cut(), SetSeed(seed=3), SetSteps(steps=(900,)), SetWindow(window=6)):
+    for control in (
+        SetPrompt(prompt="storm"),
+        Cut(),
+        SetSeed(seed=3),
+        SetSteps(steps=(900,)),
+        SetWindow(window=6),
+    ):
         session = engine.session("sea", **SMALL)
         session.control(control, at_chunk=3)
         changed = run(session, 6)
@@ -70,8 +78,12 @@ def test_a_later_control_changes_no_earlier_bit() -> None:
 
 def test_interleaved_sessions_never_touch_each_other() -> None:
     engine = tiny_engine()
-    alone = [digests(run(engine.session(prompt, seed=seed, **SMALL), 5)) for prompt, seed in (("sea", 1), ("sand", 2))]
-    one, two = engine.session("sea", seed=1, **SMALL), engine.session("sand", seed=2, **SMALL)
+    alone = [
+        digests(run(engine.session(prompt, seed=seed, **SMALL), 5))
+        for prompt, seed in (("sea", 1), ("sand", 2))
+    ]
+    one = engine.session("sea", seed=1, **SMALL)
+    two = engine.session("sand", seed=2, **SMALL)
     together: tuple[list[Chunk], list[Chunk]] = ([], [])
     for _ in range(5):
         together[0].extend(run(one, 1))
@@ -106,7 +118,8 @@ def test_a_session_that_is_dropped_gives_its_memory_back_too() -> None:
 
 
 def test_prompt_modes_differ_from_each_other() -> None:
-    engine, results = tiny_engine(), {}
+    engine = tiny_engine()
+    results = {}
     for mode in ("cut", "recompute", "keep", "blend"):
         session = engine.session("sea", **SMALL)
         session.control(SetPrompt(prompt="a storm in the night", mode=mode, chunks=3), at_chunk=2)
@@ -119,8 +132,11 @@ def test_prompt_modes_differ_from_each_other() -> None:
 
 
 @pytest.mark.parametrize("changes", [dict(window=12), dict(window=12, sink=2, positions="windowed")], ids=str)
-def test_recompute_under_the_same_prompt_changes_nothing_while_the_window_has_not_overflowed(changes: dict) -> None:
-    """The rebuilt keys are those the commits left, so only a window that has lost frames can tell the difference."""
+def test_recompute_under_the_same_prompt_changes_nothing_while_the_window_has_not_overflowed(
+    changes: dict,
+) -> None:
+    """The rebuilt keys are those the commits left, so only a window that has lost frames can tell the
+    difference."""
     engine = tiny_engine()
     plain = run(engine.session("sea", **changes, **SMALL), 4)
     session = engine.session("sea", **changes, **SMALL)
@@ -132,14 +148,18 @@ def test_recompute_under_the_same_prompt_changes_nothing_while_the_window_has_no
 
 def test_a_latent_anchor_equals_commits_while_the_window_has_not_overflowed() -> None:
     engine = tiny_engine()
-    plain, anchored = (run(engine.session("sea", window=12, anchor=anchor, **SMALL), 4) for anchor in ("off", "latent"))
+    plain, anchored = (
+        run(engine.session("sea", window=12, anchor=anchor, **SMALL), 4) for anchor in ("off", "latent")
+    )
     for one, other in zip(plain, anchored, strict=True):
         assert np.abs(one.frames.astype(int) - other.frames.astype(int)).max() <= 1
 
 
 def test_a_decoded_anchor_acts_once_the_first_frame_has_left_the_window() -> None:
     engine = tiny_engine()
-    latent, decoded = (run(engine.session("sea", window=6, anchor=anchor, **SMALL), 5) for anchor in ("latent", "decoded"))
+    latent, decoded = (
+        run(engine.session("sea", window=6, anchor=anchor, **SMALL), 5) for anchor in ("latent", "decoded")
+    )
     same = [one.digest == other.digest for one, other in zip(latent, decoded, strict=True)]
     assert same == [True, True, False, False, False]
     assert "anchor" in decoded[2].timing.phases_ms
@@ -157,7 +177,8 @@ def test_the_anchor_is_the_last_pixel_frame_of_the_first_latent_in_the_window() 
 def test_windowed_positions_equal_absolute_ones_until_the_window_is_full() -> None:
     engine = tiny_engine()
     absolute, windowed = (
-        run(engine.session("sea", window=9, sink=3, positions=positions, **SMALL), 5) for positions in ("absolute", "windowed")
+        run(engine.session("sea", window=9, sink=3, positions=positions, **SMALL), 5)
+        for positions in ("absolute", "windowed")
     )
     assert digests(absolute)[:3] == digests(windowed)[:3]
     assert digests(absolute)[3] != digests(windowed)[3]
@@ -217,7 +238,9 @@ def test_the_envelope_carries_the_noise_that_motion_asked_for() -> None:
     engine = tiny_engine()
     scales = {}
     for speed in (0, 6):
-        session = engine.session("sea", frames=moving_square(60, speed), noise_scale=0.5, motion_gain=0.3, **SMALL)
+        session = engine.session(
+            "sea", frames=moving_square(60, speed), noise_scale=0.5, motion_gain=0.3, **SMALL
+        )
         envelope = plan_chunk(session).envelope
         scales[speed] = envelope.noise_scale
         assert envelope.steps[0] == pytest.approx(1000 * envelope.noise_scale)

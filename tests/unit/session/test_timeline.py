@@ -57,7 +57,8 @@ def texts(envelope: Envelope) -> dict[str, float]:
 
 def test_the_first_envelope_allocates_and_resets_and_the_next_does_neither() -> None:
     run = Run()
-    first, second = run.plan(), run.plan()
+    first = run.plan()
+    second = run.plan()
     assert (first.init_cache, first.reset_kv, first.reset_cross, first.recompute) == (True, True, True, False)
     assert (second.init_cache, second.reset_kv, second.reset_cross, second.recompute) == (False,) * 4
     assert (first.start_frame, second.start_frame) == (0, 3)
@@ -88,7 +89,9 @@ def test_a_cut_starts_a_new_epoch_and_clears_both_caches() -> None:
     assert not cut.recompute
 
 
-@pytest.mark.parametrize(("mode", "epoch", "recompute"), [("cut", 1, False), ("recompute", 0, True), ("keep", 0, False)])
+@pytest.mark.parametrize(
+    ("mode", "epoch", "recompute"), [("cut", 1, False), ("recompute", 0, True), ("keep", 0, False)]
+)
 def test_prompt_modes(mode: str, epoch: int, recompute: bool) -> None:
     run = Run()
     run.plan()
@@ -134,8 +137,15 @@ def test_a_share_too_small_for_a_float_is_none() -> None:
     assert texts(run.plan()) == {"sea": 1.0}
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcdefghijklmnop"), st.integers(1, 256), st.floats(1e-300, 1e6)), max_size=60))
-def test_blends_that_cut_each_other_short_stay_a_mix_that_can_be_saved(blends: list[tuple[str, int, float]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdefghijklmnop"), st.integers(1, 256), st.floats(1e-300, 1e6)),
+        max_size=60,
+    )
+)
+def test_blends_that_cut_each_other_short_stay_a_mix_that_can_be_saved(
+    blends: list[tuple[str, int, float]],
+) -> None:
     run = Run()
     for text, chunks, weight in blends:
         mix = (AskedPrompt(text, weight), AskedPrompt(text.upper(), 1.0))
@@ -153,7 +163,12 @@ def test_weighted_prompts_are_normalised() -> None:
 
 def test_steps_seed_noise_and_bias_take_effect_together() -> None:
     run = Run(warp=False)
-    for control in (SetSteps(steps=(900, 300, 100)), SetSeed(seed=4), SetKVBias(kv_bias=0.5), SetNoiseScale(noise_scale=0.3)):
+    for control in (
+        SetSteps(steps=(900, 300, 100)),
+        SetSeed(seed=4),
+        SetKVBias(kv_bias=0.5),
+        SetNoiseScale(noise_scale=0.3),
+    ):
         run.timeline.queue(control)
     envelope = run.plan()
     assert (envelope.steps, envelope.expected_calls) == ((900, 300, 100), 4)
@@ -333,8 +348,15 @@ def test_whatever_is_asked_every_envelope_is_valid_and_every_control_is_answered
 levels = st.floats(0, 1000, exclude_min=True)
 
 
-@given(st.lists(levels, min_size=1, max_size=4), st.floats(1e-3, 1e9), st.booleans(), st.floats(0, 1, exclude_min=True))
-def test_steps_that_were_taken_can_be_made(steps: list[float], shift: float, warp: bool, noise_scale: float) -> None:
+@given(
+    st.lists(levels, min_size=1, max_size=4),
+    st.floats(1e-3, 1e9),
+    st.booleans(),
+    st.floats(0, 1, exclude_min=True),
+)
+def test_steps_that_were_taken_can_be_made(
+    steps: list[float], shift: float, warp: bool, noise_scale: float
+) -> None:
     """Arithmetic may bring two of them together, or one to 0: then they were not to be taken."""
     try:
         run = Run(shift=shift, warp=warp)

@@ -39,8 +39,11 @@ def test_a_growing_film_is_an_ordinary_one_in_the_end(films: dict[str, bytes], t
     assert (tmp_path / "film.mp4").read_bytes() == films["finished"], "nothing is cut off a whole one"
 
 
-def test_a_film_that_stops_anywhere_plays_to_its_last_fragment_or_is_none(films: dict[str, bytes], tmp_path: Path) -> None:
-    growing, path = films["growing"], tmp_path / "film.mp4"
+def test_a_film_that_stops_anywhere_plays_to_its_last_fragment_or_is_none(
+    films: dict[str, bytes], tmp_path: Path
+) -> None:
+    growing = films["growing"]
+    path = tmp_path / "film.mp4"
     path.write_bytes(growing)
     assert cut_to_whole_film(path)
     most = num_frames(path)
@@ -55,7 +58,9 @@ def test_a_film_that_stops_anywhere_plays_to_its_last_fragment_or_is_none(films:
     assert len(set(lengths)) >= 3, "it grows by fragments"
 
 
-@pytest.mark.parametrize("data", [b"", b"x", b"\0" * 64, b"\0\0\0\x08moov" * 4, b"not a film at all, but longer than a header"])
+@pytest.mark.parametrize(
+    "data", [b"", b"x", b"\0" * 64, b"\0\0\0\x08moov" * 4, b"not a film at all, but longer than a header"]
+)
 def test_what_is_no_film_is_none(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "film.mp4").write_bytes(data)
     assert not cut_to_whole_film(tmp_path / "film.mp4")
@@ -63,7 +68,13 @@ def test_what_is_no_film_is_none(tmp_path: Path, data: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("data", "whole"),
-    [(b"", b""), (b"half", b""), (b"one\n", b"one\n"), (b"one\ntwo\nhal", b"one\ntwo\n"), (b"a\n" + b"b" * 3_000_000, b"a\n")],
+    [
+        (b"", b""),
+        (b"half", b""),
+        (b"one\n", b"one\n"),
+        (b"one\ntwo\nhal", b"one\ntwo\n"),
+        (b"a\n" + b"b" * 3_000_000, b"a\n"),
+    ],
 )
 def test_lines_are_cut_to_the_last_whole_one(tmp_path: Path, data: bytes, whole: bytes) -> None:
     path = tmp_path / "lines"

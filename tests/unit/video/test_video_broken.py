@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 
@@ -11,7 +12,10 @@ import numpy as np
 import pytest
 
 from millstream.core.errors import VideoError
+from millstream.video import reader
+from millstream.video.live_source import SourceAddress
 from millstream.video.reader import VideoReader
+from millstream.video.receivers import free_port
 from tests.unit.video_files import (
     FILE_KINDS,
     HEIGHT,
@@ -103,7 +107,9 @@ def readable_frames_of_a_broken(path: Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize("kind", FILE_KINDS)
 @pytest.mark.parametrize("part", [0.5, 0.7, 0.9])
-def test_a_file_cut_in_the_middle_is_refused_after_its_last_good_frame(tmp_path: Path, kind: str, part: float) -> None:
+def test_a_file_cut_in_the_middle_is_refused_after_its_last_good_frame(
+    tmp_path: Path, kind: str, part: float
+) -> None:
     data = write_video(tmp_path / f"whole{kind}", noise_frames(30)).read_bytes()
     cut = tmp_path / f"cut{kind}"
     cut.write_bytes(data[: int(part * len(data))])
@@ -153,7 +159,11 @@ def test_a_still_picture_is_a_video_of_one_frame_and_half_of_it_is_refused(tmp_p
 def encode_still(frame_HW3: np.ndarray, name: str) -> bytes:
     codec_name, pixel_format = ("png", "rgb24") if name.endswith("png") else ("mjpeg", "yuvj420p")
     codec = av.CodecContext.create(codec_name, "w")
-    codec.height, codec.width, codec.pix_fmt, codec.time_base = *frame_HW3.shape[:2], pixel_format, Fraction(1, 1)
+    codec.height, codec.width, codec.pix_fmt, codec.time_base = (
+        *frame_HW3.shape[:2],
+        pixel_format,
+        Fraction(1, 1),
+    )
     frame = av.VideoFrame.from_ndarray(frame_HW3, format="rgb24").reformat(format=pixel_format)
     return b"".join(bytes(packet) for packet in [*codec.encode(frame), *codec.encode(None)])
 
@@ -164,6 +174,36 @@ def test_a_title_that_is_not_utf_8_does_not_matter(tmp_path: Path) -> None:
     assert b"Lavf" in data
     path.write_bytes(data.replace(b"Lavf", b"L\xe9vf"))
     assert len(read_all(path)) == 3
+
+
+PYAV_19_OPENS_WITH = {
+    "format",
+    "options",
+    "container_options",
+    "buffer_size",
+    "timeout",
+    "io_open",
+    "hwaccel",
+}
+
+
+def test_files_and_addresses_are_opened_with_no_argument_that_a_newer_pyav_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyAV 19 took `metadata_errors` out; what stands for it is asked of the PyAV that is there."""
+    path = write_video(tmp_path / "clip.mp4", moving_frames(3))
+    open_it = av.open
+
+    def open_as_pyav_19(file: object, mode: str = "r", **arguments: object) -> object:
+        assert set(arguments) <= PYAV_19_OPENS_WITH
+        return open_it(file, mode, **arguments)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(reader, "LENIENT", {}, raising=False)
+    monkeypatch.setattr(av, "open", open_as_pyav_19)
+    assert len(read_all(path)) == 3
+    for place in (str(path), f"tcp://127.0.0.1:{free_port()}"):
+        with suppress(OSError), SourceAddress(name="a", place=place).open() as container:
+            assert container.streams.video
 
 
 def test_a_video_without_a_decoder_is_refused(tmp_path: Path) -> None:

@@ -68,7 +68,9 @@ def test_a_name_too_long_for_the_disk_is_refused_at_once(tmp_path: Path) -> None
         VideoWriter(tmp_path / f"{'x' * 250}.mp4", fps=FPS)
 
 
-def test_a_build_without_an_encoder_says_what_it_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_without_an_encoder_says_what_it_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(video_encoders, "is_available", lambda encoder: encoder.name in ("libvpx", "png"))
     assert available_codecs() == {"mp4 (h264)": False, "webm (vp8)": True, "gif": False, "png": True}
     with pytest.raises(VideoError) as error:

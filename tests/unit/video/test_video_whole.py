@@ -12,7 +12,16 @@ import pytest
 
 from millstream.core.errors import VideoError
 from millstream.video.writer import VideoWriter
-from tests.unit.video_files import ALL_KINDS, FILE_KINDS, FPS, moving_frames, noise_frames, one_line, read_all, write_video
+from tests.unit.video_files import (
+    ALL_KINDS,
+    FILE_KINDS,
+    FPS,
+    moving_frames,
+    noise_frames,
+    one_line,
+    read_all,
+    write_video,
+)
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
@@ -66,7 +75,10 @@ def test_a_video_that_appears_meanwhile_is_kept_and_so_is_ours(tmp_path: Path) -
 
 def test_two_writers_of_one_process_do_not_share_a_temporary(tmp_path: Path) -> None:
     target = tmp_path / "clip.mp4"
-    with VideoWriter(target, fps=FPS, overwrite=True) as first, VideoWriter(target, fps=FPS, overwrite=True) as second:
+    with (
+        VideoWriter(target, fps=FPS, overwrite=True) as first,
+        VideoWriter(target, fps=FPS, overwrite=True) as second,
+    ):
         first.write(moving_frames(3))
         second.write(moving_frames(5))
     assert len(read_all(target)) == 3  # the outer one leaves last
@@ -119,7 +131,11 @@ def test_a_full_disk_is_one_clear_line_and_leaves_nothing(tmp_path: Path, kind: 
     size_bytes = max(path.stat().st_size for path in ([whole] if kind != "/" else whole.iterdir()))
     target = tmp_path / "out" / f"clip{kind}"
     well_below = [10, *(int(part * size_bytes) for part in (0.01, 0.1, 0.3, 0.5, 0.8, 0.95))]
-    near = [size_bytes - 100, size_bytes - 20, size_bytes - 1]  # x264 does not always give the same number of bytes
+    near = [
+        size_bytes - 100,
+        size_bytes - 20,
+        size_bytes - 1,
+    ]  # x264 does not always give the same number of bytes
     path_argument = f"{target}/" if kind == "/" else str(target)
     command = [sys.executable, "-c", WRITE_UNDER_A_LIMIT, path_argument, *map(str, [*well_below, *near])]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -1,4 +1,5 @@
-"""The line between front and leader: everything arrives, nobody waits for somebody who is gone, strangers are sent away."""
+"""The line between front and leader: everything arrives, nobody waits for somebody who is gone, strangers are
+sent away."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def door() -> Iterator[Door]:
     opened.close()
 
 
-def test_two_who_both_have_much_to_say_do_not_wait_for_each_other_if_one_also_listens(ends: tuple[Line, Line]) -> None:
+def test_two_who_both_have_much_to_say_do_not_wait_for_each_other_if_one_also_listens(
+    ends: tuple[Line, Line],
+) -> None:
     front, leader = ends
     heard = {end: torch.empty_like(MUCH) for end in ends}
 
@@ -66,13 +69,18 @@ def test_two_who_both_have_much_to_say_do_not_wait_for_each_other_if_one_also_li
 
 @given(
     st.lists(
-        st.lists(st.sampled_from([1, 32, 700, READ_BYTES - 1, READ_BYTES, READ_BYTES + 1, 50_000]), min_size=1), max_size=4
+        st.lists(
+            st.sampled_from([1, 32, 700, READ_BYTES - 1, READ_BYTES, READ_BYTES + 1, 50_000]), min_size=1
+        ),
+        max_size=4,
     )
 )
 @settings(max_examples=40, deadline=None)
 def test_parts_arrive_in_order_whichever_leave_together(messages: list[list[int]]) -> None:
     front, leader = (Line(end) for end in connected())
-    sent = [[memory_of(MUCH[number : number + size]) for number, size in enumerate(sizes)] for sizes in messages]
+    sent = [
+        [memory_of(MUCH[number : number + size]) for number, size in enumerate(sizes)] for sizes in messages
+    ]
     sender = threading.Thread(target=lambda: [front.send(*parts) for parts in sent])
     sender.start()
     for data in itertools.chain(*sent):
@@ -86,7 +94,8 @@ def test_parts_arrive_in_order_whichever_leave_together(messages: list[list[int]
 
 @pytest.mark.parametrize("who", [0, 1])
 def test_whoever_waits_on_a_line_learns_that_it_is_over(ends: tuple[Line, Line], who: int) -> None:
-    waiting, learned = ends[0], list[type[BaseException]]()
+    waiting = ends[0]
+    learned = list[type[BaseException]]()
 
     def wait() -> None:
         try:

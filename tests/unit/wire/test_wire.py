@@ -1,4 +1,5 @@
-"""What goes over a wire comes back the same; what was truncated, swapped or flipped is refused and never believed."""
+"""What goes over a wire comes back the same; what was truncated, swapped or flipped is refused and never
+believed."""
 
 from __future__ import annotations
 
@@ -18,8 +19,24 @@ from millstream.core.envelope import Envelope, Result, instruction
 from millstream.core.errors import EnvelopeRefused, WireError
 from millstream.wire import framing
 from millstream.wire.conditioning import HeldConditionings, KnownConditionings
-from millstream.wire.framing import Answers, Frame, Orders, check_memory, memory_of, on_host, pack, read_header, read_meta
-from millstream.wire.packing import pack_deliveries, pack_instruction, pack_parcels, unpack_deliveries, unpack_parcels
+from millstream.wire.framing import (
+    Answers,
+    Frame,
+    Orders,
+    check_memory,
+    memory_of,
+    on_host,
+    pack,
+    read_header,
+    read_meta,
+)
+from millstream.wire.packing import (
+    pack_deliveries,
+    pack_instruction,
+    pack_parcels,
+    unpack_deliveries,
+    unpack_parcels,
+)
 from millstream.wire.parcel import Delivery, Parcel
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8]
@@ -49,14 +66,18 @@ def unwire(data: bytes) -> tuple[object, dict[str, torch.Tensor]]:
     header = read_header(data[: framing.HEADER_BYTES])
     rest = data[framing.HEADER_BYTES :]
     message, manifest = read_meta(header, rest[: header.meta_bytes])
-    rest, tensors = rest[header.meta_bytes :], {}
+    rest = rest[header.meta_bytes :]
+    tensors = {}
     for entry in manifest:
-        raw, rest = rest[: entry.num_bytes], rest[entry.num_bytes :]
+        raw = rest[: entry.num_bytes]
+        rest = rest[entry.num_bytes :]
         if len(raw) != entry.num_bytes:
             raise WireError("the connection ended early")
         buffer = torch.empty(entry.shape, dtype=framing.DTYPES[entry.dtype])
         if raw:
-            torch.frombuffer(memory_of(buffer), dtype=torch.uint8).copy_(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
+            torch.frombuffer(memory_of(buffer), dtype=torch.uint8).copy_(
+                torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+            )
         check_memory(entry, memory_of(buffer))
         tensors[entry.name] = buffer
     return message, tensors
@@ -66,7 +87,9 @@ def unwire(data: bytes) -> tuple[object, dict[str, torch.Tensor]]:
     st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=4)), max_size=4),
     st.integers(0, 2**31),
 )
-def test_a_message_and_its_tensors_arrive_as_they_were(shapes: list[tuple[torch.dtype, list[int]]], seed: int) -> None:
+def test_a_message_and_its_tensors_arrive_as_they_were(
+    shapes: list[tuple[torch.dtype, list[int]]], seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     tensors = {
         f"t{number}": torch.randint(0, 100, shape, generator=generator).to(dtype)
@@ -80,7 +103,12 @@ def test_a_message_and_its_tensors_arrive_as_they_were(shapes: list[tuple[torch.
     assert all(torch.equal(arrived[name], tensor) for name, tensor in tensors.items())
 
 
-SAMPLE = wire(pack(orders(), {"latents_in": torch.arange(24.0).view(1, 3, 8), "conditioning": torch.ones(2, 3).bfloat16()}))
+SAMPLE = wire(
+    pack(
+        orders(),
+        {"latents_in": torch.arange(24.0).view(1, 3, 8), "conditioning": torch.ones(2, 3).bfloat16()},
+    )
+)
 
 
 @settings(max_examples=500)
@@ -101,7 +129,10 @@ def test_a_truncated_message_is_refused(length: int) -> None:
 @given(st.integers(0, len(SAMPLE) - 1), st.integers(0, len(SAMPLE) - 1), st.integers(1, 40))
 def test_reordered_bytes_are_refused_or_the_same(one: int, other: int, length: int) -> None:
     swapped = bytearray(SAMPLE)
-    swapped[one : one + length], swapped[other : other + length] = SAMPLE[other : other + length], SAMPLE[one : one + length]
+    swapped[one : one + length], swapped[other : other + length] = (
+        SAMPLE[other : other + length],
+        SAMPLE[one : one + length],
+    )
     if bytes(swapped) != SAMPLE:
         with pytest.raises(WireError):
             unwire(bytes(swapped))
@@ -115,13 +146,17 @@ def test_noise_is_refused(data: bytes) -> None:
 
 @settings(max_examples=300)
 @given(st.binary(max_size=300), st.integers(0, 3), st.integers(0, 2))
-def test_metadata_with_a_right_checksum_and_a_wrong_content_is_refused(data: bytes, num_tensors: int, kind: int) -> None:
+def test_metadata_with_a_right_checksum_and_a_wrong_content_is_refused(
+    data: bytes, num_tensors: int, kind: int
+) -> None:
     head = struct.pack("<4sHHIIQI", b"MLST", 1, kind, len(data), num_tensors, 0, zlib.crc32(data))
     with pytest.raises(WireError):
         unwire(head + struct.pack("<I", zlib.crc32(head)) + data)
 
 
-def test_an_unknown_field_is_ignored_and_an_unknown_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_field_is_ignored_and_an_unknown_version_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Tomorrow(Orders, frozen=True, kw_only=True):
         mood: str = "hopeful"
 
@@ -173,12 +208,17 @@ def test_what_a_device_still_makes_has_its_checksum_when_it_is_on_the_host() -> 
 
 def parcel(name: str = "c", *, resets: bool = True, conditioning: torch.Tensor | None = None) -> Parcel:
     return Parcel(
-        envelope=envelope(conditioning_id=name, reset_cross=resets), latents_in=torch.ones(1, 3, 4), conditioning=conditioning
+        envelope=envelope(conditioning_id=name, reset_cross=resets),
+        latents_in=torch.ones(1, 3, 4),
+        conditioning=conditioning,
     )
 
 
 def test_parcels_and_deliveries_arrive_together_and_in_order() -> None:
-    sent = [parcel("a", conditioning=torch.ones(1, 2)), replace(parcel("b", resets=False), context_frames=torch.zeros(1, 2))]
+    sent = [
+        parcel("a", conditioning=torch.ones(1, 2)),
+        replace(parcel("b", resets=False), context_frames=torch.zeros(1, 2)),
+    ]
     message, tensors = unwire(wire(pack_parcels(sent, sequence=4)))
     one, other = unpack_parcels(message, tensors)
     assert [one.envelope, other.envelope] == [each.envelope for each in sent]
@@ -186,9 +226,13 @@ def test_parcels_and_deliveries_arrive_together_and_in_order() -> None:
     assert one.context_frames is None
     assert other.conditioning is None
     assert torch.equal(other.context_frames, torch.zeros(1, 2))
-    bad = Delivery(result=Result(call_id=1, session_id="s", chunk_index=0, cache_epoch=0, ok=False, error="no"))
+    bad = Delivery(
+        result=Result(call_id=1, session_id="s", chunk_index=0, cache_epoch=0, ok=False, error="no")
+    )
     good = Delivery(result=msgspec.structs.replace(bad.result, ok=True), latents_out=torch.ones(2))
-    message, tensors = unwire(wire(pack_deliveries([bad, good], sequence=4, held_bytes=7, phases_ms={"step": 2.0})))
+    message, tensors = unwire(
+        wire(pack_deliveries([bad, good], sequence=4, held_bytes=7, phases_ms={"step": 2.0}))
+    )
     assert isinstance(message, Answers)
     assert (message.held_bytes, message.phases_ms) == (7, {"step": 2.0})
     first, second = unpack_deliveries(message, tensors)
@@ -212,8 +256,11 @@ def test_instructions_travel_without_tensors(action: str) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=40), st.integers(1, 6))
-def test_a_conditioning_travels_once_and_both_sides_forget_alike(uses: list[tuple[str, bool]], capacity: int) -> None:
-    known, held = KnownConditionings(capacity), HeldConditionings(capacity)
+def test_a_conditioning_travels_once_and_both_sides_forget_alike(
+    uses: list[tuple[str, bool]], capacity: int
+) -> None:
+    known = KnownConditionings(capacity)
+    held = HeldConditionings(capacity)
     travelled: list[str] = []
     for name, resets in uses:
         tensor = torch.full((1, 2), float(ord(name))) if resets else None
@@ -240,7 +287,9 @@ def test_an_envelope_that_says_nothing_of_chunks_under_way_has_one() -> None:
 
 
 @pytest.mark.parametrize(("chunks", "sink"), [(0, 0), (4, 0), (3, 1)])
-def test_more_chunks_under_way_than_a_window_holds_are_refused_before_they_are_sent(chunks: int, sink: int) -> None:
+def test_more_chunks_under_way_than_a_window_holds_are_refused_before_they_are_sent(
+    chunks: int, sink: int
+) -> None:
     envelope(under_way=3).validate()
     with pytest.raises(EnvelopeRefused, match="chunk 3 of s: "):
         envelope(under_way=chunks, sink=sink).validate()

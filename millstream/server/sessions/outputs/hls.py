@@ -1,7 +1,9 @@
-"""A session as HLS: its last few fragments of film, and the list of them that players ask for again and again.
+"""A session as HLS: its last few fragments of film, and the list of them that players ask for again and
+again.
 
-The fragments are those that other viewers in `mp4` get, encoded once. Made when somebody asks, let go when nobody has for
-`UNASKED_S`. Bounded: `LISTED` fragments are in the list, and twice as many can be fetched, for players that are late.
+The fragments are those that other viewers in `mp4` get, encoded once. Made when somebody asks, let go when
+nobody has for `UNASKED_S`. Bounded: `LISTED` fragments are in the list, and twice as many can be fetched, for
+players that are late.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ class Segment:
 class HlsShelf:
     def __init__(self, live_session: LiveSession) -> None:
         self.opening = b""
-        """What a player's decoder needs first."""
+        """Bytes that a player's decoder needs first."""
         self.begun = asyncio.Event()
-        """Whether there is something to play."""
+        """Event that is set once there is something to play, or no more will come."""
         self._segments: deque[Segment] = deque(maxlen=2 * LISTED)
         self._target_s = 1
         self.ended = False
-        """Whether no more will come."""
+        """True if no more will come."""
         self._asked_at = time.monotonic()
         self._live_session = live_session
         self._outbox = Outbox()
@@ -53,7 +55,7 @@ class HlsShelf:
                     async with asyncio.timeout(rest_s):
                         self._take(await self._outbox.take())
         finally:
-            self._live_session.leave(self._viewer)
+            self._live_session.remove_viewer(self._viewer)
 
     def _take(self, item: object) -> None:
         if item is None:
@@ -62,14 +64,14 @@ class HlsShelf:
         elif isinstance(item, OpeningBytes):
             self.opening = item.data
         elif isinstance(item, EncodedChunk) and item.parts:
-            seconds = item.info.num_frames / item.info.fps
+            seconds = item.chunk.num_frames / item.chunk.fps
             number = self._segments[-1].number + 1 if self._segments else 0
             self._segments.append(Segment(number, seconds, b"".join(item.parts)))
             self._target_s = max(self._target_s, math.ceil(seconds))
             self.begun.set()
 
     def playlist(self, query: str) -> str:
-        """Addresses in it carry the query that it was asked for with: a key, where one is needed."""
+        """Return the playlist. Its addresses carry the query of the request: a key, where one is needed."""
         self._asked_at = time.monotonic()
         listed = list(self._segments)[-LISTED:]
         lines = [
@@ -85,7 +87,7 @@ class HlsShelf:
         return "\n".join([*lines, *(["#EXT-X-ENDLIST"] if self.ended else []), ""])
 
     def segment(self, name: str) -> bytes:
-        """A file that the list names."""
+        """Return a file that the playlist names."""
         if name == "init.mp4" and self.opening:
             return self.opening
         for segment in self._segments:

@@ -1,8 +1,9 @@
-"""One output: a session's pictures on their way to somebody's address, with a process of its own that sends them.
+"""One output: a session's pictures on their way to somebody's address, with a process of its own that sends
+them.
 
-It watches its session like any viewer and is as bounded: a receiver that is slow goes without pictures, oldest first. One that
-refuses or goes away is tried again, ever less often; after `GIVE_UP_S` without it, no more. While the session stands still, its
-last picture is sent again, because receivers hang up on silence.
+It watches its session like any viewer and is as bounded: a receiver that is slow goes without pictures,
+oldest first. One that refuses or goes away is tried again, ever less often; after `GIVE_UP_S` without it, no
+more. While the session stands still, its last picture is sent again, because receivers hang up on silence.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ RETRY_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 GIVE_UP_S = 300.0
 """Without a receiver."""
 STILL_S = 0.5
-"""After so long the last picture is sent again."""
+"""Seconds after which the last picture is sent again."""
 FAREWELL_S = 5.0
-"""For a process to end by itself."""
+"""Seconds for a process to end by itself."""
 MAX_REASON = 200
-LEAST_KBPS, MOST_KBPS = 1_000, 6_000
-"""Of those who name none; the most is what large services take."""
+LEAST_KBPS = 1_000
+MOST_KBPS = 6_000
+"""Most kbit/s where a client names none; this is what large services take."""
 BITS_PER_PIXEL = 0.15
 
 
@@ -76,9 +78,9 @@ class Output:
     def is_over(self) -> bool:
         return self.state in ("failed", "ended")
 
-    def leave(self) -> None:
+    def stop_watching(self) -> None:
         """Watch no longer; once is enough."""
-        self._live_session.leave(self._viewer)
+        self._live_session.remove_viewer(self._viewer)
 
     async def run(self) -> None:
         """Send until the session is over, it is given up, or this is cancelled."""
@@ -90,15 +92,17 @@ class Output:
         except OSError as error:
             self.reason = f"its sender could not be started: {error.strerror}"
         finally:
-            self.leave()
+            self.stop_watching()
             self.state = "failed" if self.reason else "ended"
             self._log(f"output {self.state}{f': {self.reason}' if self.reason else ''}")
 
     async def _keep_sending(self) -> None:
-        missing_since, tries = time.monotonic(), 0
+        missing_since = time.monotonic()
+        tries = 0
         while (trouble := await self._send()) is not None:
             if self.state == "live":
-                missing_since, tries = time.monotonic(), 0
+                missing_since = time.monotonic()
+                tries = 0
             self._tell_of(trouble)
             if time.monotonic() - missing_since > GIVE_UP_S:
                 self._live_session.tell(Noted(words=f"an output was given up: {trouble}"))
@@ -113,11 +117,13 @@ class Output:
         """Once for every time that the receiver is lost."""
         if self.state != "retrying":
             self._live_session.tell(Noted(words=f"an output has no receiver and is tried again: {trouble}"))
-        self.state, self.reason = "retrying", trouble
+        self.state = "retrying"
+        self.reason = trouble
         self._log(f"output is tried again: {trouble}")
 
     async def _send(self) -> str | None:
-        """To one process, from the last picture on. Why it ended; None where there is nothing more to send."""
+        """To one process, from the last picture on. Why it ended; None where there is nothing more to
+        send."""
         async with self._sender() as (pipe, reason):
             if not await self._let_pass(PATIENCE_S):  # what waited for a receiver would be late ever after
                 return None
@@ -151,7 +157,8 @@ class Output:
         return None
 
     async def _let_pass(self, seconds: float) -> bool:
-        """Pictures that nobody takes, for so long or until there is news of the sender. Whether there will be more."""
+        """Pictures that nobody takes, for so long or until there is news of the sender. Whether there will be
+        more."""
         try:
             async with asyncio.timeout(seconds) as self._waiting:
                 while (shown := await self._shown.next()) is not None:
@@ -170,9 +177,17 @@ class Output:
     async def _sender(self) -> AsyncIterator[tuple[asyncio.StreamWriter, asyncio.Task[str]]]:
         """Where frames go, and why it ended once it has."""
         config = self._live_session.request.config
-        asked = Sending(url=self._url, height=config.height, width=config.width, fps=self._live_session.fps, kbps=self.kbps)
+        asked = Sending(
+            url=self._url,
+            height=config.height,
+            width=config.width,
+            fps=self._live_session.fps,
+            kbps=self.kbps,
+        )
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*SENDER, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        process = await asyncio.create_subprocess_exec(
+            *SENDER, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        )
         assert process.stdin is not None
         watching = asyncio.ensure_future(self._watch(process))
         try:
@@ -187,7 +202,7 @@ class Output:
             await watching
 
     async def _watch(self, process: asyncio.subprocess.Process) -> str:
-        """Whether pictures are taken, and in the end why not."""
+        """Note when the process begins to take pictures; return why it ended."""
 
         async def read(stream: asyncio.StreamReader | None) -> str:
             first = ""
@@ -206,7 +221,8 @@ class Output:
     def _came_up(self) -> None:
         if self.state == "retrying":
             self._live_session.tell(Noted(words="an output has its receiver again"))
-        self.state, self.reason = "live", ""
+        self.state = "live"
+        self.reason = ""
         self._wait_no_longer()
         self._log("output is live")
 

@@ -26,9 +26,10 @@ class Outputs:
     def __init__(
         self, allowed: Sequence[Destination], spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     ) -> None:
-        self._allowed, self._spawn = tuple(allowed), spawn
+        self._allowed = tuple(allowed)
+        self._spawn = spawn
         self._running: dict[LiveSession, dict[Output, asyncio.Task[None]]] = {}
-        """Of each session that lives, in the order they began, with those that failed."""
+        """Outputs of each session that lives, in the order they began, with those that failed."""
 
     def infos(self, live_session: LiveSession) -> tuple[OutputInfo, ...]:
         return tuple(output.info for output in self._running.get(live_session, ()))
@@ -59,7 +60,7 @@ class Outputs:
         if output is None:
             raise ProtocolError("not_found", "there is no such output of this session")
         own.pop(output).cancel()
-        output.leave()  # one that was cancelled before it began does not
+        output.stop_watching()  # one that was cancelled before it began does not
 
     def forget(self, live_session: LiveSession) -> None:
         """It has ended, and with it its outputs do."""

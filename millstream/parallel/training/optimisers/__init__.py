@@ -1,1 +1,0 @@
-"""What turns gradients into weights, whatever part of them a rank holds."""

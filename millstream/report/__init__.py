@@ -1,0 +1,2 @@
+"""Pages and plots for planner, profiler, training and benchmarks. No torch; knows nothing of what it
+draws."""

@@ -1,0 +1,351 @@
+"""Brook's training, stage after stage: VAE, teacher, few-step student, self-forcing; then one file.
+
+Each stage leaves its averaged weights in the run's folder; a stage whose weights are there is not trained
+again.
+Shapes: B batch, T pixel frames, K clips, W wordings, S text tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from millstream.core.config import SPATIAL_STRIDE, BrookTextConfig, BrookVAEConfig, ModelSpec, pixel_frames
+from millstream.core.errors import ConfigError
+from millstream.core.files import Staging
+from millstream.core.presets import find_model
+from millstream.models.brook.bundle import BrookParts, save_bundle
+from millstream.models.brook.text import BrookText, WordTokenizer, padded
+from millstream.models.brook.vae import BrookVAE
+from millstream.models.dit import CausalDiT
+from millstream.ops.pixels import to_bytes
+from millstream.ops.precision import mixed_precision, working_dtype
+from millstream.train.checkpoint import read_checkpoint
+from millstream.train.data.captions import WORDS, canonical_captions, captions
+from millstream.train.data.render import render
+from millstream.train.data.scene import Scenes, attributes, sample_scenes
+from millstream.train.distil.pool_training import PoolTraining
+from millstream.train.evaluate.classifier import ClipClassifier, save_classifier, thinned
+from millstream.train.loop import Method, StepReport, Training, TurnTraining, train_stage
+from millstream.train.methods.classify import ClassifyMethod
+from millstream.train.methods.flow import FlowMethod, TextAndDiT
+from millstream.train.methods.vae import VAEMethod, measure_latents
+from millstream.train.options import OPTIONS, FlowOptions, SelfForcingOptions, VAEOptions
+from millstream.train.plan import RunPlan, StagePlan
+from millstream.train.pool import LatentPool, PixelPool
+from millstream.train.samples import reconstructions, student_streams, taught_streams
+from millstream.train.share import ALONE, BatchShare
+
+Report = Callable[[str, StepReport], None]
+Show = Callable[[str, int, np.ndarray], None]
+"""Takes a stage's name, the step and a picture of what it can do by now."""
+SHOWN = 6
+"""Scenes on a sheet of samples."""
+SWITCH_FRAME = 6
+SWITCH_LENGTH = 3
+"""Latent frames: a switch comes after a window's worth of another scene, and takes one chunk."""
+MINUTE = 16 * 60
+"""Frames: clips begin anywhere in a scene's first minute."""
+
+
+class BrookRun:
+    """The roles of one run, trained as far as its folder says."""
+
+    def __init__(
+        self, plan: RunPlan, folder: Path, *, device: torch.device, share: BatchShare = ALONE
+    ) -> None:
+        """On one process, or on every rank of those that share the batches; they share the folder too."""
+        plan.check_ranks(share.ranks)
+        self.plan = plan
+        self.folder = folder
+        self.device = device
+        self.share = share
+        self.spec = find_model(plan.model)
+        self.tokenizer = WordTokenizer(WORDS)
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.manual_seed(plan.seed)
+        assert isinstance(self.spec.vae, BrookVAEConfig)
+        self.vae = BrookVAE(self.spec.vae).to(device)
+        self.pair = new_pair(self.spec).to(device)
+        self.classifier = ClipClassifier().to(device)
+        self.student: TextAndDiT | None = None
+        self._rendered: tuple[LatentPool, PixelPool] | None = None
+        self._short: PixelPool | None = None
+
+    def train(
+        self,
+        report: Report,
+        show: Show | None = None,
+        *,
+        until: str | None = None,
+        on_asked: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Train all stages in order, or up to one. Sheets of pictures are made only if they are shown.
+        `on_asked` as in `train_stage`."""
+        for stage in self.plan.stages:
+            done = self.folder / f"{stage.name}-average.pt"
+            if not done.exists():
+                with self._timed(stage.name):
+                    self._train(stage, done, report, show, on_asked)
+            self.share.wait()  # until it is written
+            self._adopt(stage, read_checkpoint(done))
+            if stage.name == until:
+                return
+
+    def export(self, path: Path, card: dict[str, object]) -> None:
+        final = self.student or self.pair
+        save_bundle(path, BrookParts(final.dit, self.vae, final.text), WORDS, card, torch.float16)
+        save_classifier(path.with_name("classifier.safetensors"), self.classifier)
+
+    def _train(
+        self, stage: StagePlan, done: Path, report: Report, show: Show | None, on_asked: Callable[[], None]
+    ) -> None:
+        training = self._training(stage)
+
+        def picture(step: int, average: nn.Module) -> None:
+            if show is not None and stage.method != "classify":
+                show(stage.name, step, self._sheet(average))
+
+        average = train_stage(
+            stage,
+            training,
+            self.folder,
+            device=self.device,
+            report=lambda said: report(stage.name, said),
+            checkpoint_every=self.plan.checkpoint_every,
+            at_checkpoint=picture,
+            on_asked=on_asked,
+            share=self.share,
+        )
+        if not self.share.is_first:
+            return
+        if isinstance(average, BrookVAE):
+            generator = torch.Generator(self.device).manual_seed(self.plan.seed)
+            measure_latents(average, self._clips(), batch=stage.batch, batches=8, generator=generator)
+        with Staging(self.folder) as staging:
+            torch.save(average.state_dict(), staging.path(done.name))
+
+    def _training(self, stage: StagePlan) -> Training:
+        batch = stage.batch
+        share = self.share
+        if stage.method in ("vae", "classify", "flow"):
+            method: Method
+            if stage.method == "vae":
+                method = VAEMethod(
+                    self.vae, self._clips(), batch=batch, options=stage.choose(VAEOptions), share=share
+                )
+            elif stage.method == "classify":
+                method = ClassifyMethod(self.classifier, self.thumbnails, batch=batch, share=share)
+            else:
+                flow = stage.choose(FlowOptions)
+                compiled = self.plan.compiled
+                method = FlowMethod(
+                    self.pair, self.latents, batch=batch, options=flow, compiled=compiled, share=share
+                )
+            return TurnTraining(method, stage, seed=self.plan.seed, device=self.device, share=share)
+        options = stage.choose(OPTIONS[stage.method])
+        favoured = ""
+        by = 1.0
+        if isinstance(options, SelfForcingOptions):
+            favoured = options.favoured
+            by = options.favoured_by
+        return PoolTraining(
+            (self.student or self.pair).dit,
+            self.pair,
+            self.latents,
+            stage,
+            options,
+            levels=self._levels,
+            seed=self.plan.seed,
+            favoured=self._word_ids(favoured),
+            favoured_by=by,
+            compiled=self.plan.compiled and stage.method == "self_forcing",
+            share=share,
+        )
+
+    def _word_ids(self, words: str) -> list[int]:
+        if unknown := self.tokenizer.unknown(words):
+            raise ConfigError(
+                f"no caption says {', '.join(unknown)}; favour words that `millstream train data world` "
+                "counts"
+            )
+        return self.tokenizer.ids(words, len(words))
+
+    def _sheet(self, average: nn.Module) -> np.ndarray:
+        """Return a sheet of what a stage's averaged module makes of the same few scenes each time."""
+        scenes = sample_scenes(SHOWN, seed=self.plan.seed, device=self.device)
+        size = self.plan.pool.size
+        if isinstance(average, BrookVAE):
+            return reconstructions(average, render(scenes, frames=5, size=(size, size)))
+        assert isinstance(self.spec.text, BrookTextConfig)
+        ids = padded(self.tokenizer, canonical_captions(scenes), self.spec.text.tokens).to(self.device)
+        latent_size = (size // SPATIAL_STRIDE, size // SPATIAL_STRIDE)
+        window = self.spec.stream.window
+        if isinstance(average, TextAndDiT):
+            return taught_streams(average, self.vae, ids, latent_size, window=window)
+        assert isinstance(average, CausalDiT)
+        pair = TextAndDiT(self.pair.text, average)
+        return student_streams(pair, self.vae, ids, latent_size, window=window, levels=self._levels)
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        """Add a line to the run's ledger: where the time went, over all the processes a run may take."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            if self.share.is_first:
+                spent = {
+                    "what": what,
+                    "seconds": round(time.perf_counter() - begun, 2),
+                    "ranks": self.share.ranks,
+                }
+                with (self.folder / "ledger.jsonl").open("a") as ledger:
+                    ledger.write(json.dumps(spent) + "\n")
+
+    @property
+    def _levels(self) -> tuple[float, ...]:
+        stream = self.spec.stream
+        return stream.noise_levels(stream.steps)
+
+    def _adopt(self, stage: StagePlan, weights: dict[str, Tensor]) -> None:
+        if stage.method == "vae":
+            self.vae.load_state_dict(weights)
+            self.vae.requires_grad_(False).eval()
+        elif stage.method == "classify":
+            self.classifier.load_state_dict(weights)
+        elif stage.method == "flow":
+            self.pair.load_state_dict(weights)
+        else:
+            self.student = copy.deepcopy(self.pair)
+            self.student.dit.load_state_dict(weights)
+            self.student.dit.requires_grad_(True)
+
+    def _clips(self) -> PixelPool:
+        if self._short is None:
+            with self._timed("rendering for the VAE"):
+                self._short = render_clips(self.plan, self.device)
+        return self._short
+
+    @property
+    def latents(self) -> LatentPool:
+        """From the run's folder if an earlier process rendered them."""
+        path = self.folder / "latents.pt"
+        if self._rendered is None and path.exists():
+            return LatentPool(**{name: kept.to(self.device) for name, kept in read_checkpoint(path).items()})
+        pool = self._pools()[0]
+        if self.share.is_first and not path.exists():
+            with Staging(self.folder) as staging:
+                torch.save(
+                    {field.name: getattr(pool, field.name) for field in dataclasses.fields(pool)},
+                    staging.path(path.name),
+                )
+        return pool
+
+    @property
+    def thumbnails(self) -> PixelPool:
+        return self._pools()[1]
+
+    def _pools(self) -> tuple[LatentPool, PixelPool]:
+        """Rendered when first needed, with the VAE as it then is."""
+        if self._rendered is None:
+            with self._timed("rendering"):
+                self._rendered = render_pools(self.plan, self.vae, self.tokenizer, self.spec, self.device)
+        return self._rendered
+
+
+def new_pair(spec: ModelSpec) -> TextAndDiT:
+    """An untrained text encoder and DiT, with outputs that start at zero."""
+    assert isinstance(spec.text, BrookTextConfig)
+    pair = TextAndDiT(BrookText(dataclasses.replace(spec.text, vocabulary=len(WORDS))), CausalDiT(spec.dit))
+    for layer in (pair.dit.head.proj, *(block.cross_attn.o for block in pair.dit.blocks)):
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    return pair
+
+
+@torch.no_grad()
+def render_clips(plan: RunPlan, device: torch.device) -> PixelPool:
+    """Short clips for the VAE."""
+    frames = pixel_frames(0, plan.pool.vae_latent_frames)
+    size = (plan.pool.size, plan.pool.size)
+    parts = []
+    for number, count in enumerate(_batches(plan.pool.vae_clips, plan.pool.batch)):
+        scenes, start = _scenes(plan, -1 - number, count, device)
+        parts.append(to_bytes(render(scenes, start=start, frames=frames, size=size)))
+    return PixelPool(pixels_KTCYX=torch.cat(parts), labels={})
+
+
+@torch.no_grad()
+def render_pools(
+    plan: RunPlan, vae: BrookVAE, tokenizer: WordTokenizer, spec: ModelSpec, device: torch.device
+) -> tuple[LatentPool, PixelPool]:
+    """Latents with captions for the DiT and labelled thumbnails for the classifier, from one rendering."""
+    assert isinstance(spec.text, BrookTextConfig)
+    frames = pixel_frames(0, plan.pool.latent_frames)
+    size = (plan.pool.size, plan.pool.size)
+    tokens = spec.text.tokens
+    latents = []
+    ids = []
+    true_from = []
+    looks = []
+    labels = []
+
+    def add(pixels: Tensor, scenes: Scenes, number: int, first: int) -> None:
+        with mixed_precision(device):
+            latents.append(vae.encode(pixels)[0].to(working_dtype(device)))
+        wordings = [
+            captions(scenes, seed=plan.seed + plan.pool.wordings * number + w)
+            for w in range(plan.pool.wordings)
+        ]
+        ids.append(torch.stack([padded(tokenizer, texts, tokens) for texts in wordings], dim=1).to(device))
+        true_from.append(torch.full((len(scenes),), first, device=device))
+
+    for number, count in enumerate(_batches(plan.pool.clips, plan.pool.batch)):
+        scenes, start = _scenes(plan, number, count, device)
+        pixels = render(scenes, start=start, frames=frames, size=size)
+        looks.append(to_bytes(thinned(pixels)))
+        labels.append(attributes(scenes))
+        add(pixels, scenes, number, 0)
+    for number, count in enumerate(_batches(plan.pool.switches, plan.pool.batch), start=len(looks)):
+        (before, early), (after, late) = (_scenes(plan, 2 * number + i, count, device) for i in range(2))
+        old, new = (
+            render(scenes, start=at, frames=frames, size=size)
+            for scenes, at in ((before, early), (after, late))
+        )
+        add(torch.lerp(old, new, dissolve(frames, device)), after, number, SWITCH_FRAME)
+    joined = {name: torch.cat([each[name] for each in labels]) for name in labels[0]}
+    return (
+        LatentPool(
+            latents_KFCYX=torch.cat(latents), ids_KWS=torch.cat(ids), true_from_K=torch.cat(true_from)
+        ),
+        PixelPool(pixels_KTCYX=torch.cat(looks), labels=joined),
+    )
+
+
+def dissolve(frames: int, device: torch.device) -> Tensor:
+    """Return the share of the second scene that each pixel frame shows [T, 1, 1, 1]: all of it one chunk
+    after the switch."""
+    first = pixel_frames(0, SWITCH_FRAME)
+    last = pixel_frames(0, SWITCH_FRAME + SWITCH_LENGTH)
+    share = ((torch.arange(frames, device=device) - first + 1) / (last - first)).clamp(0, 1)
+    return (share * share * (3 - 2 * share))[:, None, None, None]
+
+
+def _batches(total: int, size: int) -> list[int]:
+    return [min(size, total - done) for done in range(0, total, size)]
+
+
+def _scenes(plan: RunPlan, number: int, count: int, device: torch.device) -> tuple[Scenes, int]:
+    """A batch of scenes no other batch has, and the moment at which its clips begin."""
+    seed = (plan.seed + 1) * 1_000_003 + number
+    return sample_scenes(count, seed=seed, device=device), seed * 37 % MINUTE

@@ -1,0 +1,122 @@
+"""Few steps from many: the student learns to land where the teacher's guided path ends, from where it began.
+
+The pair (noise, end of path) is deterministic, so a plain squared error keeps pictures sharp. From the second
+step on the student starts from its own estimate with new noise in it, as it will when it streams; its steps
+are learnt all in one batch. Guidance goes into the target, so the student needs none. Its context is clean
+(teacher forcing) or at random noise levels (diffusion forcing).
+
+Shapes: B rows, F frames, C latent channels, Y and X latent rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from millstream.core.schedule import even_steps, noise_levels
+from millstream.models import sampler
+from millstream.train.distil.row_randomness import RowRandomness
+from millstream.train.distil.training_rows import (
+    NO_CROSS,
+    ClipBatch,
+    Distillation,
+    DistilSetting,
+    PromptedFlow,
+    forced_flows,
+    painted_steps,
+    training_rows,
+)
+from millstream.train.options import ODEOptions
+from millstream.train.parallel.learner import ModuleLearner
+from millstream.train.parallel.predictor import Predictor
+from millstream.train.parallel.task import FlowRows, LearntStep, MayStep
+from millstream.train.rollout import Guided, guided_end, ring_for
+from millstream.train.sequence import ChunkedSequence, diffusion_forced
+
+PATH = 0
+CONTEXT = 1
+"""Epochs of the noise that each is given."""
+
+
+class ODEDistillation(Distillation):
+    def __init__(
+        self, student: ModuleLearner, teacher: Predictor, setting: DistilSetting, options: ODEOptions
+    ) -> None:
+        self._student = student
+        self._teacher = teacher
+        self._setting = setting
+        self._options = options
+        self._frames = options.frames_per_chunk
+        self._path = teacher_path(options)
+        longest = min(setting.latent_frames, options.window) // self._frames
+        assert longest >= 1, f"a chunk of {self._frames} frames in clips of {setting.latent_frames}"
+        layouts = (diffusion_forced(count, self._frames, options.window) for count in range(1, longest + 1))
+        self._sequences = [
+            ChunkedSequence(layout, setting.config, setting.latent_size, setting.device) for layout in layouts
+        ]
+        """For a chunk with none, one, two ... before it."""
+
+    def learn(self, step: int, batch: ClipBatch, may_step: Mapping[str, MayStep]) -> dict[str, LearntStep]:
+        lots = RowRandomness(batch.seed, "ode", step, self._setting.numbers, self._setting.device)
+        return {"ode": self._student.learn(self._rows(batch, lots), may_step["student"])}
+
+    def _rows(self, batch: ClipBatch, lots: RowRandomness) -> FlowRows:
+        chunk = (
+            lots.choice("chunk", len(self._sequences) + 1) - 1
+        )  # the first chunk twice as often: it is the hardest
+        context = batch.clean_BFCYX[:, : self._frames * max(0, chunk)]
+        sequence = self._sequences[max(0, chunk)]
+        shape = batch.clean_BFCYX[0, : self._frames].shape
+        noises = [
+            lots.noise(shape, epoch=PATH, chunk=max(0, chunk), step=step)
+            for step in range(len(self._setting.levels))
+        ]
+        wanted = self._teach(context, noises[0], batch.text_BSE)
+        shown, shown_BF = self._forced(context, lots)
+
+        def flow(start: Tensor, level_BF: Tensor) -> Tensor:
+            return forced_flows(
+                self._student.predictor, shown, start, level_BF, batch.text_BSE, sequence, shown_BF
+            )
+
+        starts, _ = painted_steps(flow, self._setting.levels, noises.__getitem__)
+        level_BF = torch.cat([sampler.per_frame(level, starts[0]) for level in self._setting.levels])
+        count = len(starts)
+        return training_rows(
+            shown.repeat(count, 1, 1, 1, 1),
+            torch.cat(starts),
+            level_BF,
+            batch.text_BSE.repeat(count, 1, 1),
+            wanted.repeat(count, 1, 1, 1, 1),
+            sequence,
+            context_BF=shown_BF.repeat(count, 1),
+            factor=count,  # the steps' errors are summed, and rows' are averaged
+        )
+
+    def _teach(self, context: Tensor, noise: Tensor, text: Tensor) -> Tensor:
+        """Compute where the guided teacher goes from `noise`, given the clean frames before it."""
+        prompts = torch.cat([text, self._setting.no_prompt(len(text))])
+        shape = (2 * len(noise), *noise.shape[1:])
+        ring = ring_for(
+            self._teacher.dit,
+            shape,
+            window=self._options.window,
+            device=noise.device,
+            dtype=self._setting.paints_in,
+        )
+        guided = Guided(PromptedFlow(self._teacher.flow, prompts), self._options.guidance)
+        return guided_end(guided, context, noise, self._path, ring, NO_CROSS)
+
+    def _forced(self, context: Tensor, lots: RowRandomness) -> tuple[Tensor, Tensor]:
+        """The context as the student is shown it, and the noise level of each of its frames."""
+        if self._options.forcing == "teacher" or not context.shape[1]:
+            return context, torch.zeros(context.shape[:2], device=context.device)
+        noisy, _, level_BF = lots.noised(context, self._frames, self._options.context_shift, epoch=CONTEXT)
+        return noisy, level_BF
+
+
+def teacher_path(options: ODEOptions) -> tuple[float, ...]:
+    """The noise levels a teacher goes through, high to low."""
+    return noise_levels(even_steps(options.teacher_steps), shift=options.shift, warp=True)

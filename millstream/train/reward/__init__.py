@@ -1,0 +1,1 @@
+"""Rewards that a model can be tuned by: built-in ones, Python functions and HTTP services."""

@@ -1,1 +1,0 @@
-"""Tests of millstream/trainer/policy/."""
