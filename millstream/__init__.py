@@ -25,6 +25,9 @@ if TYPE_CHECKING:
         Pause,
         Receipt,
         Resume,
+        SetActions,
+        SetCamera,
+        SetImage,
         SetKVBias,
         SetNoiseScale,
         SetPrompt,
@@ -40,7 +43,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Chunk", "Cut", "Engine", "Pause", "Receipt", "Resume", "Session", "SetKVBias", "SetNoiseScale", "SetPrompt", "SetSeed",
+    "Chunk", "Cut", "Engine", "Pause", "Receipt", "Resume", "Session", "SetActions", "SetCamera", "SetImage",
+    "SetKVBias", "SetNoiseScale", "SetPrompt", "SetSeed",
     "SetSteps", "SetWindow", "Stop", "StreamConfig", "WeightedPrompt", "errors",
 ]  # fmt: skip
 

@@ -24,9 +24,45 @@ MAX_FPS = 240.0
 minutes."""
 
 
+ImageEntry = Literal["before", "within"]
+"""Place of a first frame: committed before the first chunk, as any causal model can, or as the first frame of
+that chunk, clean from the beginning, as models trained on a first frame want it."""
 Recompute = Literal["none", "selective", "products", "full"]
 """Activations that a block computes again in its backward pass: none, the cheap ones, products too but not
 attention, or all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActionsConfig:
+    """Actions that a model takes in, one vector a latent frame."""
+
+    keys: tuple[str, ...] = ()
+    """Names of the keys that steer it, in the order of its weights; others mean nothing to it."""
+    look: bool = False
+    """True if the view turns by the mouse as well."""
+    axes: int = 0
+    """Axes of a gamepad that it takes in."""
+
+    @property
+    def features(self) -> int:
+        """Length of the vector."""
+        return len(self.keys) + 2 * self.look + self.axes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConditionsConfig:
+    """Conditions that a model takes in, besides words."""
+
+    actions: ActionsConfig | None = None
+    """Keys, mouse and gamepad; None: none of them."""
+    camera: bool = False
+    """True if it takes a camera's motion."""
+    image_entry: ImageEntry = "before"
+    """Way that it begins from a picture."""
+
+
+NO_CONDITIONS = ConditionsConfig()
+"""Words alone, and a picture to begin from, as every causal model takes it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,6 +243,8 @@ class ModelSpec:
     stream: StreamConfig = field(default_factory=StreamConfig)
     default_prompt: str = ""
     """Prompt that an empty one stands for; without it an empty prompt is refused."""
+    conditions: ConditionsConfig = NO_CONDITIONS
+    """What steers it besides words."""
 
 
 def pixel_frames(start_frame: int, frames: int) -> int:

@@ -11,6 +11,16 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from millstream.core.conditions import (
+    MAX_KEYS,
+    ImageMode,
+    Picture,
+    check_axes,
+    check_keys,
+    check_lens,
+    check_look,
+    check_motion,
+)
 from millstream.core.config import check_seed, check_share, check_steps
 from millstream.core.errors import ControlError, PromptError
 
@@ -21,6 +31,10 @@ MAX_MIX = 2 * MAX_PROMPTS
 MAX_WEIGHT = 1e6
 """So that no sum of weights is beyond what a float holds."""
 MAX_BLEND_CHUNKS = 256
+MAX_IMAGE_BYTES = 16 * 2**20
+"""Largest picture file that is taken."""
+MAX_PATH = 256
+"""Most frames of a camera path that wait."""
 
 Switch = Literal["cut", "recompute", "keep", "blend"]
 
@@ -123,6 +137,86 @@ class SetKVBias(Control, frozen=True, kw_only=True, tag="kv_bias"):
         check_share("kv_bias", self.kv_bias)
 
 
+class SetImage(Control, frozen=True, kw_only=True, tag="image"):
+    """Go on from a picture: walk out of a photo, or begin where another clip ends."""
+
+    image: bytes = b""
+    """A picture file (PNG, JPEG, WebP, GIF, BMP or TIFF; base64 in JSON), or a clip, whose end is taken."""
+    picture: Picture | None = None
+    """The same, fitted to the stream's size: made of `image` by the server. One of the two."""
+    fit: Literal["crop", "pad"] = "crop"
+    """How `image` comes to the stream's shape: cut at the sides, or with borders."""
+    mode: ImageMode = "cut"
+    """cut: the picture is the next frame, and the stream goes on from it; blend: the stream moves towards it
+    over `chunks` chunks."""
+    chunks: int = 4
+    """How long a blend takes, 1 to 256."""
+
+    def check(self) -> None:
+        if bool(self.image) == (self.picture is not None):
+            raise ControlError("an image control needs a picture: give its file as `image`")
+        if len(self.image) > MAX_IMAGE_BYTES:
+            raise ControlError(
+                f"the picture's file has {len(self.image)} bytes; make it smaller than {MAX_IMAGE_BYTES}"
+            )
+        if self.picture is not None:
+            self.picture.check()
+        if not 1 <= self.chunks <= MAX_BLEND_CHUNKS:
+            raise ControlError(f"chunks must be between 1 and {MAX_BLEND_CHUNKS}, got {self.chunks}")
+
+
+class SetActions(Control, frozen=True, kw_only=True, tag="actions"):
+    """Say which keys are held from now on, and how far the view was turned since the last such control.
+    Several that wait for one chunk add up: no short press is lost."""
+
+    keys: tuple[str, ...] = ()
+    """Names of all keys that are held now, as `w`, `left`, `space`; none: all are released."""
+    tapped: tuple[str, ...] = ()
+    """Keys that were pressed and released since the last message."""
+    look: tuple[float, float] = (0.0, 0.0)
+    """Degrees that the view was turned by since the last message, to the right and down."""
+    axes: tuple[float, ...] = ()
+    """Positions of a gamepad's axes, -1 to 1: left stick x and y, right stick x and y."""
+    t: float = 0.0
+    """Any number, such as the client's time when the key was pressed; comes back nowhere, but is logged."""
+
+    def check(self) -> None:
+        check_keys(self.keys)
+        check_keys(self.tapped)
+        check_look(self.look)
+        check_axes(self.axes)
+        if not math.isfinite(self.t):
+            raise ControlError(f"t must be a number, got {self.t}")
+
+    def after(self, earlier: SetActions) -> SetActions:
+        """Return both as one control."""
+        let_go = set(earlier.keys) - set(self.keys)
+        tapped = sorted({*earlier.tapped, *self.tapped, *let_go})[:MAX_KEYS]
+        look = (earlier.look[0] + self.look[0], earlier.look[1] + self.look[1])
+        return msgspec.structs.replace(self, tapped=tuple(tapped), look=look)
+
+
+class SetCamera(Control, frozen=True, kw_only=True, tag="camera"):
+    """Move the camera."""
+
+    motion: tuple[float, ...] = ()
+    """Motion of every latent frame from now on: [R|t] row by row, 12 numbers, camera to camera; x to the
+    right, y down, z forward. Empty: the camera stands still after `path`."""
+    path: tuple[tuple[float, ...], ...] = ()
+    """Motions of the next latent frames, one each, before `motion` applies; up to 256."""
+    lens: tuple[float, float, float, float] | None = None
+    """Focal lengths and centre, as shares of the picture's width and height: fx, fy, cx, cy. null: as it
+    is."""
+
+    def check(self) -> None:
+        if len(self.path) > MAX_PATH:
+            raise ControlError(f"a camera's path has at most {MAX_PATH} frames, got {len(self.path)}")
+        for motion in (*self.path, *((self.motion,) if self.motion else ())):
+            check_motion(motion)
+        if self.lens is not None:
+            check_lens(self.lens)
+
+
 class Pause(Control, frozen=True, kw_only=True, tag="pause"):
     """Plan no further chunk until resumed. What else is asked for that chunk applies when it is planned."""
 
@@ -136,7 +230,19 @@ class Stop(Control, frozen=True, kw_only=True, tag="stop"):
 
 
 AnyControl = (
-    SetPrompt | Cut | SetSteps | SetSeed | SetNoiseScale | SetWindow | SetKVBias | Pause | Resume | Stop
+    SetPrompt
+    | Cut
+    | SetSteps
+    | SetSeed
+    | SetNoiseScale
+    | SetWindow
+    | SetKVBias
+    | SetImage
+    | SetActions
+    | SetCamera
+    | Pause
+    | Resume
+    | Stop
 )
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from millstream.core.conditions import BeginFrom, FrameConditions
 from millstream.core.config import Positions, check_share, check_size, check_steps, check_window
 from millstream.core.controls import WeightedPrompt
 from millstream.core.errors import ConfigError, EnvelopeRefused, MillstreamError
@@ -63,6 +64,15 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     prompts: tuple[WeightedPrompt, ...]
     conditioning_id: str
     """Names the conditioning tensor, which travels only when the other side does not hold it yet."""
+    conditions: tuple[FrameConditions, ...] = ()
+    """Conditions of each of its frames; empty where the model takes none."""
+    context_conditions: tuple[FrameConditions, ...] = ()
+    """Conditions of each frame of `context_indices`; empty where the model takes none."""
+    begin_from: BeginFrom | None = None
+    """Picture that the epoch begins with: its latents come with this chunk."""
+    given_frames: int = 0
+    """Leading frames of this chunk that are given clean and stay at level 0, where a model begins from a
+    picture within its first chunk."""
     under_way: int = 1
     """Chunks of its session that are under way at a time, at staggered noise levels: above 1, its result
     comes when later ones have begun, or with a FLUSH."""
@@ -95,6 +105,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         except MillstreamError as error:
             raise EnvelopeRefused(f"chunk {self.chunk_index} of {self.session_id}: {error}") from None
         self._check_recompute()
+        self._check_conditions()
         calls = recompute_calls(len(self.context_indices), self.frames) + len(self.steps) + self.commit
         if self.expected_calls != calls:
             raise EnvelopeRefused(
@@ -114,6 +125,18 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
             raise EnvelopeRefused(
                 f"context {indices} does not fit before frame {self.start_frame} in window {self.window}"
             )
+
+    def _check_conditions(self) -> None:
+        who = f"chunk {self.chunk_index} of {self.session_id}"
+        if len(self.conditions) not in (0, self.frames):
+            raise EnvelopeRefused(f"{who} has {self.frames} frames and conditions of {len(self.conditions)}")
+        if len(self.context_conditions) not in (0, len(self.context_indices)):
+            raise EnvelopeRefused(
+                f"{who} has {len(self.context_indices)} context frames and conditions of "
+                f"{len(self.context_conditions)}"
+            )
+        if not 0 <= self.given_frames <= self.frames:
+            raise EnvelopeRefused(f"{who} has {self.frames} frames, of which {self.given_frames} are given")
 
 
 def instruction(action: Action, call_id: int, session_id: str = "", *, fork_id: str = "") -> Envelope:

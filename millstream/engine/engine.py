@@ -105,6 +105,7 @@ class Engine:
             vae=place_vae(self.model.vae, self.vae_devices, self.device),
             read_prompts=self.model.text,
             latent_channels=self.spec.dit.channels,
+            takes=self.spec.conditions,
             device=self.device,
             dtype=self.dtype,
             stopwatch=stopwatch,

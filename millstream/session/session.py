@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from millstream.core.config import StreamConfig, pixel_frames
+from millstream.core.config import NO_CONDITIONS, ConditionsConfig, StreamConfig, pixel_frames
 from millstream.core.controls import AnyControl, Receipt, SetPrompt, WeightedPrompt, fill_empty
 from millstream.core.envelope import Envelope, rebuilding
 from millstream.core.errors import EnvelopeRefused
@@ -67,6 +67,8 @@ class SharedParts:
     ring_bytes: Callable[[StreamConfig], int]
     """Function that counts the bytes of a session's keys and values."""
     rewind: RewindConfig = NO_REWIND
+    takes: ConditionsConfig = NO_CONDITIONS
+    """Conditions that the model takes, besides words."""
 
 
 class Session:
@@ -89,7 +91,11 @@ class Session:
         self.id = session_id
         self.config = config
         self.timeline = Timeline(
-            session_id, config, fill_empty(prompts, parts.default_prompt), has_input=feed is not None
+            session_id,
+            config,
+            fill_empty(prompts, parts.default_prompt),
+            has_input=feed is not None,
+            takes=parts.takes,
         )
         self._parts = parts
         self._input = VideoInput(feed, config.motion_gain)
@@ -319,7 +325,7 @@ class Session:
 
     def resume(self, state: SessionState, again: Sequence[ChunkLine] = ()) -> None:
         """Go on where another session was, once the chunks that lead there are made again."""
-        self.timeline = Timeline.from_state(self.id, self.config, state.timeline)
+        self.timeline = Timeline.from_state(self.id, self.config, state.timeline, self._parts.takes)
         self._history = History.from_state(state.history)
         self._decoder.state = state.decoder
         self._input.encoder = state.encoder

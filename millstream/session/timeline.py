@@ -7,12 +7,34 @@ receipts. Nothing here grows: at most `MAX_WAITING` controls wait, one more is r
 from __future__ import annotations
 
 import hashlib
+import math
 from copy import copy
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from millstream.core.config import StreamConfig, check_seed, check_share, check_steps, check_window
+from millstream.core.conditions import (
+    MAX_KEYS,
+    MAX_TURN,
+    STILL,
+    CameraMotion,
+    FrameActions,
+    FrameConditions,
+    check_axes,
+    check_keys,
+    check_lens,
+    check_look,
+    check_motion,
+)
+from millstream.core.config import (
+    NO_CONDITIONS,
+    ConditionsConfig,
+    StreamConfig,
+    check_seed,
+    check_share,
+    check_steps,
+    check_window,
+)
 from millstream.core.controls import (
     MAX_MIX,
     AnyControl,
@@ -20,6 +42,9 @@ from millstream.core.controls import (
     Pause,
     Receipt,
     Resume,
+    SetActions,
+    SetCamera,
+    SetImage,
     SetKVBias,
     SetNoiseScale,
     SetPrompt,
@@ -82,6 +107,80 @@ class _Waiting:
     at_chunk: int
 
 
+class Steering(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """State of the keys, the mouse, the gamepad and the camera as controls have left them."""
+
+    keys: tuple[str, ...] = ()
+    """Keys that are held."""
+    tapped: tuple[str, ...] = ()
+    """Keys that were pressed and released since the last chunk was planned."""
+    look: tuple[float, float] = (0.0, 0.0)
+    """Degrees that the view was turned by since then."""
+    axes: tuple[float, ...] = ()
+    motion: tuple[float, ...] = STILL
+    """Motion of the camera in every frame, once its path has ended."""
+    path: tuple[tuple[float, ...], ...] = ()
+    """Motions of the camera in the next frames."""
+    lens: tuple[float, float, float, float] | None = None
+
+    def check(self) -> None:
+        check_keys(self.keys)
+        check_keys(self.tapped)
+        check_look(self.look)
+        check_axes(self.axes)
+        for motion in (self.motion, *self.path):
+            check_motion(motion)
+        if self.lens is not None:
+            check_lens(self.lens)
+
+    def acted(self, control: SetActions) -> Steering:
+        """Return the state after a control of keys, mouse and gamepad."""
+        let_go = set(self.keys) - set(control.keys)
+        tapped = sorted({*self.tapped, *control.tapped, *let_go})[:MAX_KEYS]
+        look = (_within_turn(self.look[0] + control.look[0]), _within_turn(self.look[1] + control.look[1]))
+        return msgspec.structs.replace(
+            self, keys=tuple(sorted(control.keys)), tapped=tuple(tapped), look=look, axes=control.axes
+        )
+
+    def moved(self, control: SetCamera) -> Steering:
+        """Return the state after a control of the camera."""
+        return msgspec.structs.replace(
+            self,
+            motion=control.motion or STILL,
+            path=control.path,
+            lens=control.lens or self.lens,
+        )
+
+    def conditions(self, takes: ConditionsConfig, frames: int) -> tuple[FrameConditions, ...]:
+        """Conditions of the next chunk's frames; none where the model takes none.
+
+        A key that was only tapped is held in the first frame. The view turns by the same in each.
+        """
+        if takes.actions is None and not takes.camera:
+            return ()
+        turn = (self.look[0] / frames, self.look[1] / frames)
+        motions = (*self.path, *(self.motion,) * frames)[:frames]
+        made = list[FrameConditions]()
+        for number, motion in enumerate(motions):
+            keys = {*self.keys, *self.tapped} if number == 0 else set(self.keys)
+            actions = FrameActions(keys=tuple(sorted(keys)), look=turn, axes=self.axes)
+            made.append(
+                FrameConditions(
+                    actions=None if takes.actions is None else actions,
+                    camera=CameraMotion(motion=motion, lens=self.lens) if takes.camera else None,
+                )
+            )
+        return tuple(made)
+
+    def planned(self, frames: int) -> Steering:
+        """Return the state after a chunk of so many frames: what happened in it is over, what is held
+        stays."""
+        return msgspec.structs.replace(self, tapped=(), look=(0.0, 0.0), path=self.path[frames:])
+
+
+NO_STEERING = Steering()
+
+
 class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
     """All of a timeline but its configuration: what it must be given to go on as if nothing had happened."""
 
@@ -102,6 +201,7 @@ class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
     window: int
     sink: int
     kv_bias: float
+    steering: Steering = NO_STEERING
 
     def over(self, config: StreamConfig) -> StreamConfig:
         """Return a configuration as controls have made it."""
@@ -126,6 +226,7 @@ class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
         check_share("noise_scale", self.noise_scale)
         check_share("kv_bias", self.kv_bias)
         check_window(self.window, self.sink, frames_per_chunk)
+        self.steering.check()
         if min(self.epoch, self.chunk_index, self.start_frame) < 0 or len(self.waiting) > MAX_WAITING:
             raise ControlError(
                 f"chunk {self.chunk_index} of epoch {self.epoch} with {len(self.waiting)} controls cannot be"
@@ -147,6 +248,9 @@ class Timeline:
     """The mix in force."""
     has_input: bool = False
     """True if a video is being restyled; without one, noise_scale means nothing and is refused."""
+    takes: ConditionsConfig = NO_CONDITIONS
+    """Conditions that the model takes; controls of others are refused."""
+    steering: Steering = NO_STEERING
     epoch: int = 0
     chunk_index: int = 0
     """The next chunk to be planned."""
@@ -180,10 +284,16 @@ class Timeline:
         self.kv_bias = self.config.kv_bias
 
     @classmethod
-    def from_state(cls, session_id: str, config: StreamConfig, state: TimelineState) -> Timeline:
+    def from_state(
+        cls,
+        session_id: str,
+        config: StreamConfig,
+        state: TimelineState,
+        takes: ConditionsConfig = NO_CONDITIONS,
+    ) -> Timeline:
         """One that goes on where another was."""
         state.check(config.frames_per_chunk)
-        timeline = cls(session_id, config, state.prompts, state.has_input)
+        timeline = cls(session_id, config, state.prompts, state.has_input, takes, state.steering)
         timeline.prompts = state.prompts  # not normalised again: that may move the last bit of a weight
         timeline.epoch = state.epoch
         timeline.chunk_index = state.chunk_index
@@ -222,6 +332,7 @@ class Timeline:
             window=self.window,
             sink=self.sink,
             kv_bias=self.kv_bias,
+            steering=self.steering,
         )
 
     def queue(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
@@ -245,6 +356,10 @@ class Timeline:
     def queue_again(self, control: AnyControl, control_id: str, at_chunk: int) -> Receipt:
         """Take a control that was taken before, for the same chunk. It was checked then, and so was how many
         wait."""
+        for waiting in self._waiting:
+            is_same = waiting.control_id == control_id and waiting.at_chunk == at_chunk
+            if is_same and isinstance(control, SetActions) and isinstance(waiting.control, SetActions):
+                control = control.after(waiting.control)  # a short press between the two counts
         self._waiting = [
             waiting
             for waiting in self._waiting
@@ -292,10 +407,19 @@ class Timeline:
         return taken
 
     def plan(
-        self, *, call_id: int, context_indices: tuple[int, ...], noise_scale: float | None = None
+        self,
+        *,
+        call_id: int,
+        context_indices: tuple[int, ...],
+        context_conditions: tuple[FrameConditions, ...] = (),
+        noise_scale: float | None = None,
     ) -> Envelope:
-        """The envelope of the next chunk. `context_indices` are the frames a recompute could use;
-        `noise_scale` is the share of noise in an input video's latents, None where there is no input."""
+        """Make the envelope of the next chunk.
+
+        `context_indices` are the frames that a recompute could use, `context_conditions` those that they were
+        made under. `noise_scale` is the share of noise in an input video's latents, None where there is no
+        input.
+        """
         assert not self.stopped, f"chunk {self.chunk_index} is planned and the session has stopped"
         if self._blend is not None:
             self._walk_blend(self._blend)
@@ -333,7 +457,10 @@ class Timeline:
             kv_bias=self.kv_bias,
             prompts=self.prompts,
             conditioning_id=conditioning_id(self.prompts),
+            conditions=self.steering.conditions(self.takes, frames),
+            context_conditions=context_conditions if context else (),
         )
+        self.steering = self.steering.planned(frames)
         self.chunk_index += 1
         self.start_frame += frames
         return envelope
@@ -353,6 +480,10 @@ class Timeline:
             )  # what is above 0 may stand for a level that is not
         if isinstance(control, SetNoiseScale) and not self.has_input:
             raise ControlError("noise_scale acts on an input video and this session has none")
+        if isinstance(control, SetActions) and self.takes.actions is None:
+            raise ControlError("this model takes no keys; steer it by prompts")
+        if isinstance(control, SetCamera) and not self.takes.camera:
+            raise ControlError("this model takes no camera; steer it by prompts")
 
     @property
     def _holds_back(self) -> bool:
@@ -384,6 +515,12 @@ class Timeline:
                 self._resize(window, sink)
             case SetKVBias(kv_bias=kv_bias):
                 self.kv_bias = kv_bias
+            case SetImage():
+                raise NotImplementedError  # filled in by the next commit
+            case SetActions():
+                self.steering = self.steering.acted(control)
+            case SetCamera():
+                self.steering = self.steering.moved(control)
             case Pause():
                 self.paused = True
             case Resume():
@@ -423,6 +560,10 @@ class Timeline:
         self.sink = sink
         self._pending.init_cache = self._pending.reset_kv = self._pending.reset_cross = True
         self._pending.recompute = True
+
+
+def _within_turn(angle: float) -> float:
+    return math.copysign(min(abs(angle), MAX_TURN), angle)
 
 
 def conditioning_id(prompts: Mix) -> str:
