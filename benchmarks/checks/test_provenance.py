@@ -66,9 +66,7 @@ FOLDED = {
     "outputs",
     "overlap",
     "pipeline_timelines",
-    "published",
     "spans",
-    "strangers",
 }
 """Results of commits that were folded into 9af4371a: as their programs wrote them, but the code that ran cannot be
 looked up any more. To be measured again as well; none comes in."""
