@@ -562,7 +562,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant(
             "guessing keys costs nothing",
             "millstream/server/access/auth.py",
-            "client.wrong_keys.take(min(1, len(keys)))",
+            "client.wrong_keys.try_spend(min(1, len(keys)))",
             "pass",
             "tests/server/test_auth.py",
             "test_wrong_keys_are_counted_and_then_no_key_is_tried_from_that_address",

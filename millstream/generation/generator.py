@@ -213,7 +213,7 @@ class Generator:
         on_host = [HostCopy(row) for row in rows]  # read while the device goes on
         finite = [HostCopy(torch.isfinite(row).all()) for row in rows]
         if kind.commit:
-            settled = sampler.settle(clean, kind.context_noise, lambda: noise(COMMIT_STEP))
+            settled = sampler.add_noise(clean, kind.context_noise, lambda: noise(COMMIT_STEP))
             if by_itself and self.commits != "at once":
                 owe = DeferredCommit.to_carry if self.commits == "paired" else DeferredCommit
                 caches[0].owed = owe(settled, kind.context_noise, caches[0].ring)
@@ -314,7 +314,9 @@ class Generator:
         assert cache.cross is not None
         level = envelope.context_noise
         context = self._here(context_BFCYX)
-        settled = sampler.settle(context, level, lambda: self._noise(envelope, context.shape, CONTEXT_STEP))
+        settled = sampler.add_noise(
+            context, level, lambda: self._noise(envelope, context.shape, CONTEXT_STEP)
+        )
         for start in range(0, len(envelope.context_indices), envelope.frames):
             group = slice(start, start + envelope.frames)
             cache.ring.place(list(envelope.context_indices[group]), end_frame=envelope.end_frame)

@@ -64,7 +64,7 @@ class Client:
             await asyncio.sleep(0)
         found: list[Any] = []
         while len(self.outbox):
-            found += [self._read(data) for data in messages(self.talker.say(await self.outbox.take()))]
+            found += [self._read(data) for data in messages(self.talker.say(await self.outbox.pop()))]
         return found
 
     def _read(self, data: str | bytes) -> Any:

@@ -43,7 +43,7 @@ class Client:
     async def heard(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         while len(self.outbox):
-            said = self.conversation.say(await self.outbox.take())
+            said = self.conversation.say(await self.outbox.pop())
             texts = [said] if isinstance(said, str) else said if isinstance(said, list) else []
             found += [json.loads(text) for text in texts]
         return found
@@ -304,7 +304,7 @@ def test_a_bucket_lets_its_rate_through_on_average() -> None:
     passed = 0
     for tick in range(1000):
         now[0] = tick / 100
-        passed += bucket.take()
+        passed += bucket.try_spend()
     assert 100 <= passed <= 106
 
 
@@ -322,7 +322,7 @@ def test_camera_frames_are_probed_scaled_and_pushed() -> None:
         assert feed is not None
         for kind in ("JPEG", "PNG", "WEBP"):
             assert await client.say(photo(kind=kind)) == []
-        taken = feed.take(3)
+        taken = feed.read(3)
         assert taken is not None
         assert taken[0].shape == (3, 32, 32, 3)
         assert abs(int(taken[0].mean()) - 77) < 3
@@ -330,7 +330,7 @@ def test_camera_frames_are_probed_scaled_and_pushed() -> None:
         assert await client.error(b"\0" * 60_000) == "too_large"
         for rubbish in (b"", b"rubbish", photo()[:200], photo(kind="GIF"), b"RIFF\0\0\0\0WEBPVP8 "):
             assert await client.error(rubbish) == "bad_message"
-        assert feed.take(1) is None
+        assert feed.read(1) is None
 
     with_hub(play)
 

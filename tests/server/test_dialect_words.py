@@ -166,13 +166,13 @@ def test_an_event_that_starts_completes_those_before_it() -> None:
     assert not transitions.ask("slow", 2), "one that waits is not asked for twice"
     assert transitions.ask("next", 2)
     transitions.advance(["slow", "somebody else's"])
-    assert transitions.take() == ChunkEvents(("slow",), ("slow",), ())
+    assert transitions.pop() == ChunkEvents(("slow",), ("slow",), ())
     transitions.advance(["next"])
-    assert transitions.take() == ChunkEvents(("next",), ("next",), ("slow",))
+    assert transitions.pop() == ChunkEvents(("next",), ("next",), ("slow",))
     transitions.advance([])
-    assert transitions.take() == ChunkEvents((), (), ("next",))
+    assert transitions.pop() == ChunkEvents((), (), ("next",))
     transitions.advance([])
-    assert transitions.take() == ChunkEvents()
+    assert transitions.pop() == ChunkEvents()
 
 
 @pytest.mark.parametrize("num_frames", [1, 9, 10, 21, 22, 1000])

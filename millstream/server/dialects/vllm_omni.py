@@ -346,7 +346,7 @@ class VLLMOmni(Dialect):
             return []
         fragment = self._opening + b"".join(picture.parts)
         self._opening = b""
-        events = self._transitions.take()
+        events = self._transitions.pop()
         metadata = ChunkMetadata(
             request_id=self._request_id,
             transport_chunk_index=self._num_chunks,

@@ -275,10 +275,10 @@ class OscListener:
         self._warn("OSC refused: %s; others may have been", f"{name!r} from {sender[0]}: {error}")
 
     def _answer(self, sender: Sender, kind: str, *told: int | str) -> None:
-        if self._answers.take():
+        if self._answers.try_spend():
             with suppress(OSError):  # nobody has to listen
                 self.port.socket.sendto(osc.message(f"/{ROOT}/{kind}", *told), sender)
 
     def _warn(self, words: str, about: object) -> None:
-        if self._warnings.take():
+        if self._warnings.try_spend():
             log.warning(words, about)

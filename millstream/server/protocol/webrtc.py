@@ -83,6 +83,6 @@ async def _join(start: dict[str, Any], server: ServerState) -> Party:
 
 async def refusal_in(outbox: Outbox) -> ProtocolError:
     """Return the error that a conversation answered instead of a session."""
-    while not isinstance(said := await outbox.take(), ErrorMessage):
+    while not isinstance(said := await outbox.pop(), ErrorMessage):
         pass
     return ProtocolError(said.code, said.message)

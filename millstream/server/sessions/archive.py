@@ -102,7 +102,7 @@ class Archive:
 
     def copy(self, session: Session, kept: KeptAs | None = None) -> snapshot.Snapshot:
         """On the engine's thread."""
-        return snapshot.take(self._engine, session, self._header.fingerprint, kept)
+        return snapshot.capture(self._engine, session, self._header.fingerprint, kept)
 
     async def save(self, service: Service, session_id: str, *, owner: str) -> Kept:
         """A snapshot of a live session, taken between two of its chunks."""

@@ -213,7 +213,7 @@ class Peer:
     async def _speak(self) -> None:
         channel = await self._channel
         with suppress(ClientGone):
-            while (item := await self._words.take()) is not None:
+            while (item := await self._words.pop()) is not None:
                 for message in messages(self._party.talker.say(item)):
                     channel.send(message)
                 if channel.bufferedAmount > MAX_UNSENT_BYTES:

@@ -83,7 +83,7 @@ async def converse(websocket: WebSocket, make_talker: MakeTalker) -> None:
     finally:
         sent_away = listener.done()
         try:
-            present = await _settle(sender, listener)
+            present = await _stop(sender, listener)
         finally:
             talker.leave()  # last: until then a message may still be taken
     if present and websocket.application_state is WebSocketState.CONNECTED:
@@ -118,7 +118,7 @@ async def _send(websocket: WebSocket, said: Sequence[str | bytes]) -> None:
             await websocket.send_text(message)
 
 
-async def _settle(*tasks: asyncio.Future[Any]) -> bool:
+async def _stop(*tasks: asyncio.Future[Any]) -> bool:
     """Stop both; whether the client is still there."""
     for result in await stop_all(tasks):
         if isinstance(result, (ClientGone, WebSocketDisconnect)):
