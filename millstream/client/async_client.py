@@ -89,7 +89,7 @@ async def connect_async(
         yield client
     finally:
         with suppress(ClientError):  # whatever it was, it is over
-            await client.leave()
+            await client.end_owned()
         await connection.close()
         await reading
 
@@ -242,7 +242,7 @@ class AsyncClient:
             with self._patiently():
                 await self._answered(Hello)
 
-    async def leave(self) -> None:
+    async def end_owned(self) -> None:
         """End what would otherwise stand until the server tires of it."""
         owns = self.live is not None and self.live.session
         if owns and not self._detached and self.ended is None and self._broken is None:

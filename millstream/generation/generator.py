@@ -111,7 +111,7 @@ class Generator:
         cache.owed = None
         assert cache.cross is not None, "a chunk was made without a prompt"
         with self.stopwatch.span("commit"):
-            owed.alone(cache.cross).answered_by(self.dit)
+            owed.own_call(cache.cross).answered_by(self.dit)
         if isinstance(self.dit, StagedDiT):
             self.dit.drain()
 
@@ -263,7 +263,7 @@ class Generator:
         cache.owed = None
         if not forgotten:
             assert cache.cross is not None, "a chunk was made without a prompt"
-            yield owed.alone(cache.cross)
+            yield owed.own_call(cache.cross)
 
     def refusal(self, parcel: Parcel) -> str:
         """Why a parcel cannot run here; empty if it can."""

@@ -90,7 +90,7 @@ class ConvTail:
         else:
             copy_frames(first_TYXC, next(self._old)[0].permute(1, 2, 3, 0))
 
-    def leave(self, canvas: Tensor, past: int) -> None:
+    def keep_last(self, canvas: Tensor, past: int) -> None:
         """Keep the last frames of a canvas without a rim."""
         last_TYXC = canvas[-past:]
         tail_TYXC = torch.empty_like(last_TYXC, memory_format=torch.contiguous_format)
@@ -243,7 +243,7 @@ class FastLayers:
         coloured = inner(canvas, pad)[..., :colours]
         tails.enter(coloured, PAST)
         coloured[PAST:] = pixels_TCYX.permute(0, 2, 3, 1)
-        tails.leave(coloured, PAST)
+        tails.keep_last(coloured, PAST)
         self.borders.fill(canvas, pad, pad)
         return canvas
 

@@ -80,7 +80,7 @@ class _Owed(NamedTuple):
     sender: Sender
 
     @property
-    def known(self) -> Receipt | None:
+    def receipt(self) -> Receipt | None:
         """The last of its receipts. One of an earlier chunk is that of a control before it, which had the
         same id."""
         receipt = self.live_session.receipts.find(self.queued.control_id)
@@ -262,7 +262,7 @@ class OscListener:
 
     def _tell_applied(self) -> None:
         for about, owed in list(self._owed.items()):
-            receipt = owed.known
+            receipt = owed.receipt
             if receipt is not None and receipt.state == "applied":
                 self._answer(owed.sender, "receipt", about[0], receipt.state, receipt.chunk_index)
             elif receipt is not None and not owed.live_session.ended:
