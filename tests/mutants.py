@@ -354,8 +354,8 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant(
             "replicas sum gradients and do not average them",
             "millstream/train/parallel/replicas.py",
-            "bucket.take(bucket.pending.wait().div_(self._group.size))",
-            "bucket.take(bucket.pending.wait())",
+            "bucket.set_grads(bucket.pending.wait().div_(self._group.size))",
+            "bucket.set_grads(bucket.pending.wait())",
             "tests/dist/test_training.py",
             "test_copies_begin_alike_and_sum_gradients_while_the_backward_pass_goes_on",
         ),

@@ -190,7 +190,7 @@ def _live(
         (way,) = rendezvous.collect(DOOR, [FRONT], timeout_s=config.limits.window_s).values()
         Leader(member, groups, call(ConnectPath(**way), config.limits.window_s), watchdog).lead()
     else:
-        member.follow()
+        member.serve_leader()
     watchdog.stop()
     disconnect(share, groups)
 
