@@ -49,7 +49,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.report import write_report
-from benchmarks.tuning.carried import CLASSIFIER, bring, take
+from benchmarks.tuning.carried import CLASSIFIER, bring, merge_rows
 from benchmarks.tuning.fork_times import FUTURES, PAST, fork_times
 from benchmarks.tuning.rows import BEFORE, LATE, Row, Rows
 from benchmarks.tuning.spent import SpentTime
@@ -327,7 +327,7 @@ def main(arguments: list[str] | None = None) -> None:
     if unknown := set(wanted) - set(known):
         raise SystemExit(f"--only {', '.join(sorted(unknown))}: choose of {', '.join(known)}")
     if asked.brought is not None:
-        take(asked.brought, asked.out, base_of(asked))
+        merge_rows(asked.brought, asked.out, base_of(asked))
     if asked.table or any(name in rows for name in known):
         report(asked)  # a folder to bring things to may be empty
     for name in [] if asked.table else wanted:

@@ -70,12 +70,12 @@ def learnt(correction: float | None, *, seed: int, lr: float, steps: int) -> lis
 
     for step in range(steps):
         made = ahead or rolled(step)
-        engine.follow(learner.actor, learner.version)
+        engine.load_weights(learner.actor, learner.version)
         ahead = rolled(step + 1) if correction is not None else None  # while the step is learnt from
         means = made.clean_BFCYX.mean(dim=(1, 2, 3, 4))
         off.append(abs(float(means.mean()) - TARGET))
         learner.learn(made, -(means - TARGET).square(), known, GROUP)
-        engine.follow(learner.actor, learner.version)
+        engine.load_weights(learner.actor, learner.version)
     return off
 
 

@@ -83,7 +83,7 @@ def broadcast(rank: int, world: int, model: str, weights: str, device: str) -> t
         if rank == LEARNER:
             share(parameters)
         else:
-            engine.follow_by(share)
+            engine.load_weights_by(share)
         group.gather(None, "everybody has it")
 
     return timed(sync, where), rank == LEARNER or (is_same(engine, actor) and engine.version == REPEATS + 1)
@@ -94,12 +94,12 @@ def measure(model: str, weights: str, device: str, folder: Path) -> dict[str, di
     engine, actor = engine_of(model, weights, where)
     path = folder / "actor.safetensors"
     found = dict[str, list[float]]()
-    found["in place"] = timed(lambda version: engine.follow(actor, version), where)
+    found["in place"] = timed(lambda version: engine.load_weights(actor, version), where)
     assert is_same(engine, actor), "in place"
 
     def by_file(version: int) -> None:
         write_version(path, actor, version)
-        engine.follow_file(path)
+        engine.load_weights_file(path)
 
     engine.version = 0
     found["by file"] = timed(by_file, where)

@@ -354,8 +354,8 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant(
             "replicas sum gradients and do not average them",
             "millstream/train/parallel/replicas.py",
-            "bucket.take(bucket.pending.wait().div_(self._group.size))",
-            "bucket.take(bucket.pending.wait())",
+            "bucket.set_grads(bucket.pending.wait().div_(self._group.size))",
+            "bucket.set_grads(bucket.pending.wait())",
             "tests/dist/test_training.py",
             "test_copies_begin_alike_and_sum_gradients_while_the_backward_pass_goes_on",
         ),
@@ -562,7 +562,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant(
             "guessing keys costs nothing",
             "millstream/server/access/auth.py",
-            "client.wrong_keys.take(min(1, len(keys)))",
+            "client.wrong_keys.try_spend(min(1, len(keys)))",
             "pass",
             "tests/server/test_auth.py",
             "test_wrong_keys_are_counted_and_then_no_key_is_tried_from_that_address",

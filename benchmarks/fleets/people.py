@@ -53,7 +53,7 @@ class Person:
                 while not until.is_set():
                     chunk = await self.client.next_chunk()
                     assert chunk is not None, "it ended by itself"
-                    self.take(chunk)
+                    self.record(chunk)
                 steering.cancel()
         except (ClientError, AssertionError) as error:
             self.failed = str(error)
@@ -65,13 +65,13 @@ class Person:
                 await self.client.start(Ask(prompt=PROMPTS[0], fps=self.fps, strict=True, wait=True))
                 leave_at = time.monotonic() + stay_s
                 while (left := leave_at - time.monotonic()) > 0:
-                    self.take(await asyncio.wait_for(self.client.next_chunk(), left))
+                    self.record(await asyncio.wait_for(self.client.next_chunk(), left))
         except asyncio.TimeoutError:
             return
         except ClientError as error:
             self.failed = str(error)
 
-    def take(self, chunk: ClientChunk | None) -> None:
+    def record(self, chunk: ClientChunk | None) -> None:
         if chunk is None:
             return
         now = time.monotonic()

@@ -44,7 +44,7 @@ def bring(out: Path, to: Path, names: Iterable[str], shipped: Iterable[str], bas
             write_part(whole, part, base)
 
 
-def take(brought: Path, out: Path, base: Path) -> None:
+def merge_rows(brought: Path, out: Path, base: Path) -> None:
     """Take the rows and files from another machine that are not here yet."""
     rows = Rows(out)
     for name, row in json.loads((brought / ROWS).read_text()).items():

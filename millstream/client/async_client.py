@@ -89,7 +89,7 @@ async def connect_async(
         yield client
     finally:
         with suppress(ClientError):  # whatever it was, it is over
-            await client.leave()
+            await client.end_owned()
         await connection.close()
         await reading
 
@@ -191,7 +191,7 @@ class AsyncClient:
         """None once the session has ended. Raises if it failed, or the connection did."""
         while True:
             self._news.clear()
-            if (chunk := self._buffer.take()) is not None:
+            if (chunk := self._buffer.pop()) is not None:
                 return chunk
             self._refuse_when_broken()
             if self.ended is not None:
@@ -242,7 +242,7 @@ class AsyncClient:
             with self._patiently():
                 await self._answered(Hello)
 
-    async def leave(self) -> None:
+    async def end_owned(self) -> None:
         """End what would otherwise stand until the server tires of it."""
         owns = self.live is not None and self.live.session
         if owns and not self._detached and self.ended is None and self._broken is None:
@@ -252,7 +252,7 @@ class AsyncClient:
         """Hear everything until the connection is over."""
         try:
             while True:
-                self._take(await self._connection.hear())
+                self._handle(await self._connection.hear())
         except MillstreamError as error:
             if self.ended is None:
                 self._fail(ClientError(str(error)))
@@ -298,7 +298,7 @@ class AsyncClient:
         assert isinstance(answer, wanted), f"{answer!r} answered a question for {wanted}"
         return answer
 
-    def _take(self, heard: Heard) -> None:
+    def _handle(self, heard: Heard) -> None:
         match heard:
             case ClientChunk():
                 assert self.live is not None, "pictures before a session"

@@ -97,7 +97,7 @@ class ChunkBuffer:
         self._chunks.append(chunk)
         self._num_bytes += len(chunk.data)
         while self._num_bytes > self._max_bytes and len(self._chunks) > 1:
-            self.take()
+            self.pop()
             self.dropped += 1
 
     def clear(self) -> None:
@@ -105,7 +105,7 @@ class ChunkBuffer:
         self._chunks.clear()
         self._num_bytes = 0
 
-    def take(self) -> ClientChunk | None:
+    def pop(self) -> ClientChunk | None:
         """The oldest; None where there is none."""
         if not self._chunks:
             return None

@@ -90,12 +90,12 @@ class Connection:
         """The next message; None when none has come by then (`time.monotonic`)."""
         try:
             return read(
-                await asyncio.wait_for(self.take(), None if until is None else until - time.monotonic())
+                await asyncio.wait_for(self.receive(), None if until is None else until - time.monotonic())
             )
         except asyncio.TimeoutError:
             return None
 
-    async def take(self) -> str | bytes:
+    async def receive(self) -> str | bytes:
         """The next message, unread."""
         try:
             return await self._socket.recv()

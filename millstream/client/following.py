@@ -192,7 +192,7 @@ class FollowedConnection:
         """The next message, as it came and as it is read. What is about the way it came is not passed on."""
         while True:
             try:
-                data = await self._take()
+                data = await self._receive()
                 heard = read(data)
             except ProtocolBroken as error:
                 await self._return(error)
@@ -204,14 +204,14 @@ class FollowedConnection:
         self._closed = True
         await self._connection.close()
 
-    async def _take(self) -> str | bytes:
+    async def _receive(self) -> str | bytes:
         """The next message. A line on which a lost session is waited for, and that says nothing, is lost
         too."""
-        return await (self._connection.take() if self._lost_at is None else self._heard_in_time())
+        return await (self._connection.receive() if self._lost_at is None else self._heard_in_time())
 
     async def _heard_in_time(self) -> str | bytes:
         try:
-            return await asyncio.wait_for(self._connection.take(), SILENT_S)
+            return await asyncio.wait_for(self._connection.receive(), SILENT_S)
         except asyncio.TimeoutError:
             await self._connection.close()
             if self._lost_at is not None and time.monotonic() > self._lost_at + PATIENCE_S:

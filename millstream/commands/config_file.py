@@ -35,7 +35,7 @@ class ConfigFile(TomlFile):
     fields: dict[str, str] = field(default_factory=dict)
     """How each option is spelled here, once they are settled."""
 
-    def settle(
+    def apply_defaults(
         self, context: typer.Context, annotations: Mapping[str, Any], tables: Iterable[str] = ()
     ) -> None:
         """Make what is said here the defaults of the command, whose annotations these are."""

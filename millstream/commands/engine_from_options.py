@@ -56,7 +56,7 @@ def refuse_experimental(config: EngineConfig, *, stream_batch: int = 1) -> None:
     """Refuse what no committed result supports, unless it was asked for as such."""
     asked = {
         "--stream-batch": stream_batch > 1,
-        "--exchange-groups": config.head_groups > 1,
+        "--exchange-groups": config.exchange_groups > 1,
         "--fast peer_memory": config.speed.peer_memory,
     }
     for option, is_asked in asked.items():
@@ -72,7 +72,7 @@ def check_or_join(config: EngineConfig) -> None:
     topology = config.topology
     place = placement()
     spec = find_model(config.model)
-    topology.check(spec.dit, head_groups=config.head_groups)
+    topology.check(spec.dit, exchange_groups=config.exchange_groups)
     if place is None and topology.is_local and config.limits != MeshLimits():
         raise ConfigError(
             "--mesh-limits are of the ranks of a mesh, and local has none; name a --topology or leave them out"

@@ -209,7 +209,7 @@ class PlacedOptions(ModelOptions):
             topology=Topology.parse(self.topology),
             limits=MeshLimits.parse(self.mesh_limits),
             compile_backend=self.compile.backend,
-            head_groups=self.exchange_groups,
+            exchange_groups=self.exchange_groups,
             experimental=self.experimental,
             vae_devices=parse_devices(self.vae_devices),
             preview_decoder=self.preview_decoder,

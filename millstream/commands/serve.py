@@ -251,7 +251,7 @@ def settle_config(context: typer.Context, config: ConfigFile | None) -> ConfigFi
     """Before any other option is looked at."""
     if config is not None:
         with plain_errors():
-            config.settle(context, get_type_hints(ServeOptions, include_extras=True), tables=[KEYS])
+            config.apply_defaults(context, get_type_hints(ServeOptions, include_extras=True), tables=[KEYS])
     return config
 
 

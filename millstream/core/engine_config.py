@@ -34,7 +34,7 @@ class EngineConfig:
     compile_backend: str = ""
     """Backend that compiles the blocks, on every rank alike: `inductor`, or `eager`, which only traces;
     empty: the blocks are not compiled."""
-    head_groups: int = 1
+    exchange_groups: int = 1
     """Where tokens are spread: groups that a rank's heads travel in, each while the next is projected."""
     experimental: bool = False
     """True if it may use what no committed result supports yet (`millstream/experiments/`)."""

@@ -109,9 +109,9 @@ class Topology:
         assert rank in self.mesh_ranks, f"rank {rank} is not in the mesh {self.mesh_ranks}"
         return divmod(self.mesh_ranks.index(rank), self.stage_size)
 
-    def check(self, dit: DiTConfig, *, head_groups: int = 1) -> None:
+    def check(self, dit: DiTConfig, *, exchange_groups: int = 1) -> None:
         """Refuse what cannot split this model, with the list of what can. Ranks of `sp` exchange heads in
-        `head_groups`."""
+        `exchange_groups`."""
         for axis, size in (("tp", self.tp), ("sp", self.sp)):
             works = divisors(dit, axis)
             if size not in works:
@@ -124,17 +124,17 @@ class Topology:
             raise ConfigError(
                 f"pp{self.pp} has more stages than the model has layers; use pp{dit.layers} or less"
             )
-        if head_groups != 1 and self.sp == 1:
+        if exchange_groups != 1 and self.sp == 1:
             raise ConfigError(
                 f"{self} exchanges no heads, so not in groups either; use front+spN or no --exchange-groups"
             )
-        check_head_groups(dit.heads // self.sp, head_groups)
+        check_exchange_groups(dit.heads // self.sp, exchange_groups)
 
 
 LOCAL = Topology()
 
 
-def check_head_groups(heads_a_rank: int, groups: int) -> None:
+def check_exchange_groups(heads_a_rank: int, groups: int) -> None:
     """Refuse groups that a rank's heads do not make, with the list of those they do."""
     works = [count for count in range(1, heads_a_rank + 1) if heads_a_rank % count == 0]
     if groups not in works:

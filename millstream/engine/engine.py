@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -87,7 +88,7 @@ class Engine:
         self.speed = fitting_speed(config.speed, self.spec, self.device, self.dtype, beside=beside)
         check_backend(config.compile_backend, self.speed)
         self.vae_devices = choose_vae_devices(config.vae_devices, self.spec)
-        self.topology.check(self.spec.dit, head_groups=config.head_groups)
+        self.topology.check(self.spec.dit, exchange_groups=config.exchange_groups)
         place: dict[str, Any] = dict(device=self.device, dtype=self.dtype)
         preview = config.preview_decoder
         self.preview = load_tiny_decoder(Path(preview), self.spec, **place) if preview else None
@@ -340,7 +341,7 @@ class Engine:
             "torch": str(torch.__version__),
             "millstream": __version__,
             "topology": str(self.topology),
-            "head_groups": self.config.head_groups,
+            "exchange_groups": self.config.exchange_groups,
             "vae_strips": max(1, len(self.vae_devices)),
             "speed": self.speed,
             "compile": self.config.compile_backend or "off",
@@ -413,6 +414,9 @@ class Engine:
 
 def _config_of(model: str, *, weights: str | Sequence[str], **fields: Any) -> EngineConfig:
     """Lists are as good as tuples, and one name as one of them."""
+    if "head_groups" in fields:
+        warnings.warn("head_groups is called exchange_groups now", FutureWarning, stacklevel=3)
+        fields["exchange_groups"] = fields.pop("head_groups")
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     return EngineConfig(
         model=model, weights=(weights,) if isinstance(weights, str) else tuple(weights), **fields

@@ -64,7 +64,7 @@ def _followed(engine: Engine, session: Session, journal: Journal) -> Iterator[Ch
         if depth > 1
         else engine.stream(session, depths=ONE_AT_A_TIME)
     )
-    return stream.follow(journal.chunks)
+    return stream.replay(journal.chunks)
 
 
 def check_weights(engine: Engine, header: Header) -> None:

@@ -82,7 +82,7 @@ class Snapshot:
     """On the host: `ring.k`, `cross.v.3`, `history.latents.12`, `decoder.0`, …"""
 
 
-def take(engine: Engine, session: Session, fingerprint: str, kept: KeptAs | None = None) -> Snapshot:
+def capture(engine: Engine, session: Session, fingerprint: str, kept: KeptAs | None = None) -> Snapshot:
     """A copy of all that a session is. On the thread that owns it; `fingerprint` is the engine's model's.
     Raises while its tensors are behind its timeline."""
     if session.again:

@@ -58,12 +58,12 @@ class Stream:
         self._before_plan = before_plan
         self._shown = shown = deque[tuple[PendingChunk, Chunk]]()
 
-        def keep(
+        def show(
             pending: PendingChunk, chunk: Chunk
         ) -> None:  # not a method: a session that is dropped is to be gone at once
             shown.append((pending, chunk))
 
-        self._pipeline = ChunkPipeline(post, depths, stopwatch, shown=keep, failed=raise_failure, flush=flush)
+        self._pipeline = ChunkPipeline(post, depths, stopwatch, shown=show, failed=raise_failure, flush=flush)
 
     def stream(self, chunks: int | None = None, *, num_frames: int | None = None) -> Iterator[Chunk]:
         """Chunks until the session ends or is paused, or `chunks` of them, or as many as hold `num_frames`
@@ -84,7 +84,7 @@ class Stream:
 
         return self._flow(plan, waits=lambda: not self._session.timeline.undisturbed)
 
-    def follow(self, lines: Iterable[ChunkLine]) -> Iterator[Chunk]:
+    def replay(self, lines: Iterable[ChunkLine]) -> Iterator[Chunk]:
         """The chunks of a journal again. Its receipts say which of them were planned when all before were
         here; after a crash its last ones were made while others that it lacks were under way."""
         left = deque(lines)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from millstream.core.topology import check_head_groups
+from millstream.core.topology import check_exchange_groups
 from millstream.models.dit import CausalDiT, RMSNorm, SelfAttention
 from millstream.models.typed_modules import TypedModuleList
 from millstream.models.weights.fill import frozen
@@ -25,7 +25,7 @@ from millstream.parallel.sequence import SequenceMemory
 class OverlappedSelfAttention(nn.Module):
     """Takes the place of a layer that has all heads, for a rank that has some tokens."""
 
-    def __init__(self, whole: SelfAttention, group: RankGroup, head_groups: int) -> None:
+    def __init__(self, whole: SelfAttention, group: RankGroup, exchange_groups: int) -> None:
         super().__init__()
         assert whole.heads % group.size == 0, f"{whole.heads} heads over {group.size} ranks"
         self.heads = whole.heads
@@ -34,7 +34,7 @@ class OverlappedSelfAttention(nn.Module):
         self.o = whole.o
         self.norm_q = whole.norm_q
         self.norm_k = whole.norm_k
-        shape = (3, group.size, head_groups, whole.heads // group.size // head_groups, -1)
+        shape = (3, group.size, exchange_groups, whole.heads // group.size // exchange_groups, -1)
         weight = torch.stack([layer.weight.detach() for layer in (whole.q, whole.k, whole.v)])
         bias = torch.stack([layer.bias.detach() for layer in (whole.q, whole.k, whole.v)])
         self.parts = TypedModuleList(
@@ -84,12 +84,12 @@ class OverlappedSelfAttention(nn.Module):
         return (x_BLMH.float() * scale * weight_MH.float()).to(x_BLMH.dtype)
 
 
-def overlap_exchange(dit: CausalDiT, group: RankGroup, head_groups: int) -> None:
+def overlap_exchange(dit: CausalDiT, group: RankGroup, exchange_groups: int) -> None:
     """Have every block project and exchange its heads in so many groups. Plain blocks alone: a fast one's q,
     k and v are one product."""
-    check_head_groups(dit.config.heads // group.size, head_groups)
+    check_exchange_groups(dit.config.heads // group.size, exchange_groups)
     for block in dit.blocks:
-        block.set_submodule("self_attn", OverlappedSelfAttention(block.self_attn, group, head_groups))
+        block.set_submodule("self_attn", OverlappedSelfAttention(block.self_attn, group, exchange_groups))
 
 
 def _linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:

@@ -101,7 +101,7 @@ class DecisionRunner:
             del self.expected[session_id]
             self.carry_out(self.left(session_id, now))
         for pool in self.starts.overdue(now):
-            self.starts.settle(pool)
+            self.starts.end_one(pool)
             self.spawn(self._give_up_start(pool))
 
     async def _restore(self, place: Place) -> None:
@@ -162,7 +162,7 @@ class DecisionRunner:
         try:
             await self.replicas.start(pool, version)
         except MillstreamError as error:
-            self.starts.settle(pool)
+            self.starts.end_one(pool)
             self._failed_start(pool, str(error))
 
     async def _give_up_start(self, pool: str) -> None:

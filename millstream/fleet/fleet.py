@@ -242,7 +242,7 @@ class LiveFleet:
         self._news.set()
 
     def _welcome(self, each: ReplicaLink, report: link.Report, now: float) -> None:
-        self._runner.starts.settle(report.pool)
+        self._runner.starts.end_one(report.pool)
         self._runner.known[each.replica_id] = {session.asked.session_id for session in report.sessions}
         self._runner.keys |= {session.asked.session_id: session.asked.key for session in report.sessions}
         self.notes.note(

@@ -46,10 +46,10 @@ from millstream.fleet.relay import (
     CLOSE_TOO_LARGE,
     TooLarge,
     close,
+    next_message,
     open_link,
     relay_any,
     relay_native,
-    take,
 )
 from millstream.fleet.replica_link import ReplicaLink
 from millstream.fleet.tickets import Right
@@ -243,7 +243,7 @@ class _Visitor:
         try:
             async with asyncio.timeout(OPENING_S):
                 while self._refusals <= LIMITS.max_refusals:
-                    said = await take(self._websocket)
+                    said = await next_message(self._websocket)
                     if said is None:
                         raise WebSocketDisconnect
                     try:

@@ -96,7 +96,7 @@ async def close(websocket: WebSocket, code: int) -> None:
         await websocket.close(code)
 
 
-async def take(websocket: WebSocket) -> str | bytes | None:
+async def next_message(websocket: WebSocket) -> str | bytes | None:
     """Return the client's next message; None after it has disconnected. Raises `TooLarge`."""
     message = await websocket.receive()
     if message["type"] == "websocket.disconnect":
@@ -110,7 +110,7 @@ async def take(websocket: WebSocket) -> str | bytes | None:
 
 
 async def _up_native(websocket: WebSocket, upstream: FollowedConnection) -> None:
-    while (said := await take(websocket)) is not None:
+    while (said := await next_message(websocket)) is not None:
         read = _to_repeat(said)
         try:
             await (upstream.say_text(said) if read is None else upstream.say(read))
@@ -145,7 +145,7 @@ async def _down_native(websocket: WebSocket, upstream: FollowedConnection) -> in
 
 async def _up(websocket: WebSocket, upstream: ClientConnection) -> None:
     with suppress(websockets.ConnectionClosed):
-        while (said := await take(websocket)) is not None:
+        while (said := await next_message(websocket)) is not None:
             await upstream.send(said)
 
 

@@ -81,13 +81,13 @@ class _Lives:
         self._extra = 0
 
     def first(self) -> list[Replica]:
-        return [self._take(life) for life in tuple(self._left) if life.ready_at <= AT_ONCE_S]
+        return [self._pop(life) for life in tuple(self._left) if life.ready_at <= AT_ONCE_S]
 
     def start(self, order: StartReplica, now: float) -> tuple[float, Replica]:
         """The next that there was, ready when it was; one more than there were takes the mean."""
         for life in self._left:
             if life.pool == order.pool:
-                return max(now, life.ready_at), self._take(life)
+                return max(now, life.ready_at), self._pop(life)
         self._extra += 1
         return now + self._start_s, _replica(self._known[order.pool], f"extra{self._extra}", order.version)
 
@@ -104,7 +104,7 @@ class _Lives:
                     at=each.at, replica_id=each.replica_id, kind="measured", chunk_s=dict(each.chunk_s)
                 )
 
-    def _take(self, life: ReplicaLife) -> Replica:
+    def _pop(self, life: ReplicaLife) -> Replica:
         self._left.remove(life)
         return _replica(life, life.replica_id, life.version)
 

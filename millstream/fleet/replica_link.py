@@ -90,7 +90,7 @@ class ReplicaLink:
                 address, proxy=None, compression=None, max_size=2**26, close_timeout=1.0
             ) as self._socket:
                 while True:
-                    self._take(await asyncio.wait_for(self._socket.recv(decode=False), SILENT_S))
+                    self._handle(await asyncio.wait_for(self._socket.recv(decode=False), SILENT_S))
         except asyncio.TimeoutError:
             return f"it said nothing for {SILENT_S:g} s"
         except (OSError, websockets.WebSocketException) as error:
@@ -120,7 +120,7 @@ class ReplicaLink:
             raise _raised(done)
         return done.request
 
-    def _take(self, data: bytes) -> None:
+    def _handle(self, data: bytes) -> None:
         message = link.to_gateway.decode(data)
         if isinstance(message, link.Report):
             self.report = message

@@ -34,7 +34,7 @@ class ReplicaStarts:
     def begin(self, pool: str, *, give_up: float) -> None:
         self._give_up[pool].append(give_up)
 
-    def settle(self, pool: str) -> None:
+    def end_one(self, pool: str) -> None:
         """Note that one of them is ready or has failed, or that one came that was not asked for."""
         del self._give_up[pool][:1]
 

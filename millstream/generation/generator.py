@@ -111,7 +111,7 @@ class Generator:
         cache.owed = None
         assert cache.cross is not None, "a chunk was made without a prompt"
         with self.stopwatch.span("commit"):
-            owed.alone(cache.cross).answered_by(self.dit)
+            owed.own_call(cache.cross).answered_by(self.dit)
         if isinstance(self.dit, StagedDiT):
             self.dit.drain()
 
@@ -213,7 +213,7 @@ class Generator:
         on_host = [HostCopy(row) for row in rows]  # read while the device goes on
         finite = [HostCopy(torch.isfinite(row).all()) for row in rows]
         if kind.commit:
-            settled = sampler.settle(clean, kind.context_noise, lambda: noise(COMMIT_STEP))
+            settled = sampler.add_noise(clean, kind.context_noise, lambda: noise(COMMIT_STEP))
             if by_itself and self.commits != "at once":
                 owe = DeferredCommit.to_carry if self.commits == "paired" else DeferredCommit
                 caches[0].owed = owe(settled, kind.context_noise, caches[0].ring)
@@ -263,7 +263,7 @@ class Generator:
         cache.owed = None
         if not forgotten:
             assert cache.cross is not None, "a chunk was made without a prompt"
-            yield owed.alone(cache.cross)
+            yield owed.own_call(cache.cross)
 
     def refusal(self, parcel: Parcel) -> str:
         """Why a parcel cannot run here; empty if it can."""
@@ -314,7 +314,9 @@ class Generator:
         assert cache.cross is not None
         level = envelope.context_noise
         context = self._here(context_BFCYX)
-        settled = sampler.settle(context, level, lambda: self._noise(envelope, context.shape, CONTEXT_STEP))
+        settled = sampler.add_noise(
+            context, level, lambda: self._noise(envelope, context.shape, CONTEXT_STEP)
+        )
         for start in range(0, len(envelope.context_indices), envelope.frames):
             group = slice(start, start + envelope.frames)
             cache.ring.place(list(envelope.context_indices[group]), end_frame=envelope.end_frame)

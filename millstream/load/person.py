@@ -165,7 +165,7 @@ class Person:
 
     async def _watch(self, until: float) -> None:
         while (heard := await self._connection.hear(until)) is not None:
-            self._take(heard)
+            self._handle(heard)
             if isinstance(heard, EndedMessage):
                 raise ProtocolBroken(f"the session ended unasked: {heard.cause}, {heard.reason}")
 
@@ -175,12 +175,12 @@ class Person:
         while (heard := await self._connection.hear(patience)) is not None:
             if wanted(heard):
                 if not isinstance(heard, (ErrorMessage, EndedMessage)):
-                    self._take(heard)
+                    self._handle(heard)
                 return heard
-            self._take(heard)
+            self._handle(heard)
         raise ProtocolBroken(f"no answer to {what} within {ANSWER_S:g} s")
 
-    def _take(self, heard: Heard) -> None:
+    def _handle(self, heard: Heard) -> None:
         match heard:
             case ClientChunk(header=header):
                 self.record.chunk(header, time.monotonic())

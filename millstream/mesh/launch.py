@@ -21,7 +21,7 @@ from millstream.mesh.rank import DOOR, WEIGHTS, compare_with_all, rank_device, r
 from millstream.mesh.rendezvous import MeetingPoint, Rendezvous
 from millstream.mesh.startup import facts_of
 from millstream.wire.line import Line
-from millstream.wire.pairing import Door
+from millstream.wire.pairing import Listener
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +97,8 @@ class LaunchedMesh:
         self._local_rank = local_rank
         rendezvous.claim(FRONT)
         rendezvous.post(f"{FRONT_WORK}/{FRONT}", config.front_s)
-        self._door = Door(rendezvous.meeting.host)
-        rendezvous.post(f"{DOOR}/{FRONT}", asdict(self._door.way))
+        self._listener = Listener(rendezvous.meeting.host)
+        rendezvous.post(f"{DOOR}/{FRONT}", asdict(self._listener.way))
         self.rank_processes = RankProcesses(run, config, rendezvous.meeting) if run is not None else None
         self._watch = FrontWatch(config, rendezvous, self.rank_processes, lost=self.lose)
         self.link = MeshLink(self._join, heartbeat_s=config.limits.heartbeat_s, why_lost=self._watch.why)
@@ -119,7 +119,7 @@ class LaunchedMesh:
         if self.rank_processes is not None:
             self.rank_processes.kill()
         self._rendezvous.close()
-        self._door.shut()
+        self._listener.shut()
 
     def weights(self) -> bytes:
         """Return the records that the DiT adds to the model's fingerprint."""
@@ -136,9 +136,9 @@ class LaunchedMesh:
             self.rank_processes.wait(stop_s)
             self.rank_processes.close()
         self._rendezvous.close()
-        self._door.shut()
+        self._listener.shut()
         self.link.close()
-        self._door.close()
+        self._listener.close()
 
     def _join(self) -> Line:
         """Join the mesh, on the link's thread."""
@@ -147,7 +147,7 @@ class LaunchedMesh:
         facts = facts_of(config, backend)
         for stage in ("start", "weights"):
             compare_with_all(self._rendezvous, FRONT, config, facts, stage)
-        return self._door.admit(config.limits.start_s)
+        return self._listener.admit(config.limits.start_s)
 
 
 Launch = Callable[[MeshConfig], Callable[[], LaunchedMesh]]

@@ -190,7 +190,7 @@ def _live(
         (way,) = rendezvous.collect(DOOR, [FRONT], timeout_s=config.limits.window_s).values()
         Leader(member, groups, call(ConnectPath(**way), config.limits.window_s), watchdog).lead()
     else:
-        member.follow()
+        member.serve_leader()
     watchdog.stop()
     disconnect(share, groups)
 
@@ -207,7 +207,7 @@ def _assembled(
     recorded."""
     topology = config.topology
     spec = find_model(config.model)
-    topology.check(spec.dit, head_groups=config.head_groups)
+    topology.check(spec.dit, exchange_groups=config.exchange_groups)
     card = (
         facts_of_card(device) if topology.stage_size > 1 else {}
     )  # stages may be of different cards: layers are split so
@@ -221,8 +221,8 @@ def _assembled(
     compare_with_all(rendezvous, rank, config, facts, "weights")
     groups = recorded(join_groups(rendezvous, topology, rank, config.limits, backend=backend), record)
     spread = _peer_spread(groups.stage, device) if config.speed.peer_memory and topology.tp > 1 else None
-    if config.head_groups > 1 and not config.speed.blocks:
-        overlap_exchange(dit, groups.stage, config.head_groups)
+    if config.exchange_groups > 1 and not config.speed.blocks:
+        overlap_exchange(dit, groups.stage, config.exchange_groups)
     share = connect(dit, topology, groups, bounds=bounds, speed=config.speed, spread=spread)
     if config.compile_backend:
         compile_blocks(share, backend=config.compile_backend)

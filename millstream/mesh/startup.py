@@ -39,7 +39,7 @@ def facts_of(config: MeshConfig, backend: str) -> dict[str, str]:
         "backend": backend,
         "limits": repr(config.limits),
         "compile": config.compile_backend or "off",
-        "head groups": str(config.head_groups),
+        "exchange groups": str(config.exchange_groups),
         "speed": ", ".join(config.speed.names) or "off",
     }
 

@@ -78,7 +78,7 @@ class MeshRank:
         self._batches: dict[str, StreamBatch] = {}
         """Batches of the sessions whose chunks are staggered and under way."""
 
-    def follow(self) -> None:
+    def serve_leader(self) -> None:
         """Run as a worker: follow the leader's instructions until one is to leave."""
         while True:
             received = self._everybody.receive()
@@ -212,14 +212,14 @@ class Leader:
     def lead(self) -> None:
         """Run as the leader, until an instruction is to leave."""
         try:
-            while self._take(self._front.receive()):
+            while self._handle(self._front.receive()):
                 pass
         except WireError as error:
             self._tell_all(instruction("SHUTDOWN", 0))
             self._front.send(pack(Answers(sequence=self._sequence, results=(), fatal=str(error)), {}))
             raise
 
-    def _take(self, received: Received) -> bool:
+    def _handle(self, received: Received) -> bool:
         orders = received.message
         if not isinstance(orders, Orders) or not orders.envelopes:
             raise WireError(f"the front sent {type(orders).__name__} without envelopes")

@@ -66,7 +66,7 @@ class DeferredCommit:
         """A sink that is turned for the next chunk is not the one this chunk must see."""
         return self.placed.sink is None
 
-    def alone(self, cross: CrossKV) -> Call:
+    def own_call(self, cross: CrossKV) -> Call:
         """The commit as a call of its own, to be made at once: until then no branch may use the window."""
         self.placed.come_back()
         return Call(

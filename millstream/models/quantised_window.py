@@ -69,7 +69,7 @@ class PackedWindow:
         self._all.v_mean_RNH.copy_(means[1])
         self._pack(k, v)
 
-    def follow(self, layer: int, k_BWNH: Tensor, v_BWNH: Tensor, index_L: Tensor) -> None:
+    def pack_placed(self, layer: int, k_BWNH: Tensor, v_BWNH: Tensor, index_L: Tensor) -> None:
         """Pack a layer's placed frames, whose tokens lie at `index`, after they were written."""
         pack_runs(
             self._layers[layer], k_BWNH, v_BWNH, index_L[:: self._tokens_per_frame], self._tokens_per_frame

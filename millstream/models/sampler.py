@@ -105,7 +105,7 @@ def answer(asking: Asking[T], give: Callable[[Call], Tensor | None]) -> T:
         given = give(call)
 
 
-def settle(clean_BFCYX: Tensor, level: float, noise: Callable[[], Tensor]) -> Tensor:
+def add_noise(clean_BFCYX: Tensor, level: float, noise: Callable[[], Tensor]) -> Tensor:
     """Clean latents at the level the window is kept at, which is mostly 0: then as they are."""
     return clean_BFCYX if level == 0 else mix(clean_BFCYX, noise(), level).to(clean_BFCYX.dtype)
 

@@ -37,7 +37,7 @@ class RowSpread(Spread):
         self.rows = RowsOfFrames(tokens, self.group.place * self.share)
         return self.filled(x_LD).narrow(0, self.rows.first, self.share).clone()
 
-    def leave(self, x_BFTD: Tensor, mine_LD: Tensor) -> None:
+    def write_back(self, x_BFTD: Tensor, mine_LD: Tensor) -> None:
         if self.share:
             x_BFTD.flatten(0, 2).copy_(self.collected(mine_LD, "residual"))
 

@@ -24,7 +24,7 @@ def is_all_to_all(name: object) -> bool:
     return isinstance(name, str) and _ALL_TO_ALL.search(name) is not None
 
 
-def settle(
+def correct_kinds(
     kind: NDArray[np.uint8], begin: Floats, length: Floats, link: NDArray[np.int64], names: Sequence[str]
 ) -> NDArray[np.uint8]:
     """Return the kinds, corrected by evidence."""

@@ -142,7 +142,7 @@ def _exchanges(rank: Anatomy) -> dict[float, Floats]:
     events = rank.trace.events
     chosen = events.of(Kind.EXCHANGE)
     chosen = chosen[(events.ends(chosen) > rank.begin) & (events.begin[chosen] < rank.end)]
-    _, sizes = events.work.take(chosen)
+    _, sizes = events.work.at(chosen)
     return {float(size): events.length[chosen][sizes == size] for size in np.unique(sizes)}
 
 

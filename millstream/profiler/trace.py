@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from millstream.core.errors import TraceError
 from millstream.profiler.costs import input_bytes, op_cost
 from millstream.profiler.event import EVENTS, Arguments, TraceEvent, mended
-from millstream.profiler.evidence import is_all_to_all, settle
+from millstream.profiler.evidence import correct_kinds, is_all_to_all
 from millstream.profiler.intervals import Floats
 from millstream.profiler.kinds import FOREIGN, Kind, kind_of
 from millstream.profiler.nsight import MAGIC, NsightFile
@@ -48,7 +48,7 @@ class EventWork:
     moved: Floats
     """Bytes, at least; copies and collectives say theirs."""
 
-    def take(self, chosen: NDArray[np.intp]) -> tuple[Floats, Floats]:
+    def at(self, chosen: NDArray[np.intp]) -> tuple[Floats, Floats]:
         """Return flops and bytes of these events, by index; 0 for those that do not say."""
         if not len(self.of):
             return np.zeros(len(chosen)), np.zeros(len(chosen))
@@ -151,7 +151,7 @@ def read_trace(path: Path, *, rank: int = 0, max_events: int = MAX_EVENTS) -> Tr
     file = NsightFile(path) if _begins_with(path, MAGIC) else TraceFile(path, EVENTS, mended)
     filling = _Filling(max_events)
     for block in file.blocks():
-        filling.take(block)
+        filling.add(block)
     trace = filling.trace(path, file, rank)
     if not len(trace.events):
         raise TraceError(f"{path} has no timed events; capture at least one chunk")
@@ -204,7 +204,7 @@ class _Filling:
         self.broken = 0
         self.foreign: set[str] = set()
 
-    def take(self, events: Iterable[TraceEvent]) -> None:
+    def add(self, events: Iterable[TraceEvent]) -> None:
         for event in events:
             phase = event.ph
             if phase == "X":
@@ -307,7 +307,9 @@ class _Filling:
         columns = {name: _numpy(values) for name, values in vars(self.columns).items()}
         columns["link"], columns["origin"] = _narrow(columns["link"]), _narrow(columns["origin"])
         names = list(self.names)
-        columns["kind"] = settle(columns["kind"], columns["begin"], columns["length"], columns["link"], names)
+        columns["kind"] = correct_kinds(
+            columns["kind"], columns["begin"], columns["length"], columns["link"], names
+        )
         memory = {name: _numpy(values) for name, values in vars(self.memory).items()}
         device = memory.pop("device")
         accelerator = device.max(initial=-1)  # a trace of a GPU also has the host's

@@ -130,7 +130,7 @@ class LookAhead:
         for name in list(self._held):
             self._drop(name)
 
-    def take(self, pending: PendingChunk, entry: SessionEntry) -> Chunk | None:
+    def take_guessed(self, pending: PendingChunk, entry: SessionEntry) -> Chunk | None:
         """Return a session's planned chunk, if it is what was guessed. Whatever was held of this session is
         gone afterwards."""
         start_s = time.monotonic()

@@ -47,7 +47,7 @@ class PrefixSharing:
                     return made
         return None
 
-    def take(self, pending: PendingChunk, entry: SessionEntry, made: MadeChunk) -> Chunk | None:
+    def take_shared(self, pending: PendingChunk, entry: SessionEntry, made: MadeChunk) -> Chunk | None:
         """Take over a chunk that another session has made. None, and nothing has happened, where there is no
         room for it or the generator has lost it."""
         start_s = time.monotonic()

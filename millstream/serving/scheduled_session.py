@@ -30,7 +30,7 @@ class DeviceCost:
     spent_s: float = 0.0
     """Since frames last came out."""
 
-    def settle(self, media_s: float) -> None:
+    def smooth(self, media_s: float) -> None:
         assert media_s > 0, f"frames that play {media_s} s"
         latest = self.spent_s / media_s
         self.spent_s = 0.0
@@ -105,8 +105,8 @@ class ScheduledSession:
         self.coming = None
         self.playout.land(now, frames, rate=rate, fps=fps)
         media_s = frames / (fps or self.terms.pace.fps)
-        self.cost.settle(media_s)
-        self.cost_alone.settle(
+        self.cost.smooth(media_s)
+        self.cost_alone.smooth(
             max(media_s, self.terms.pace.media_s)
         )  # an epoch's first chunk is short, and none after it
         self.chunks += 1

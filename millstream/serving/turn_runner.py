@@ -103,7 +103,7 @@ class TurnRunner:
         true also if its session has ended over that."""
         entry = self._table.entries[pending.session.id]
         with self._shared.ending_alone(entry, chunk=pending.envelope.chunk_index):
-            chunk = self._ahead.take(pending, entry) or self._made_by_another(pending, entry)
+            chunk = self._ahead.take_guessed(pending, entry) or self._made_by_another(pending, entry)
             if not self._table.holds(entry):  # its last pictures could not be made
                 return True
             if chunk is not None:
@@ -120,7 +120,7 @@ class TurnRunner:
         if made is None:
             return None
         self._pipeline.show()
-        return self._alike.take(pending, entry, made) if self._table.holds(entry) else None
+        return self._alike.take_shared(pending, entry, made) if self._table.holds(entry) else None
 
     def _plan(self, entries: Sequence[SessionEntry]) -> list[PendingChunk] | None:
         """Plan the next chunk of those that have one. None, and nothing has happened, if one must be shown

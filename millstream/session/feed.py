@@ -24,7 +24,7 @@ class FrameFeed:
     def __init__(self, frames: Iterable[Frames]) -> None:
         self._frames = iter(frames)
 
-    def take(self, count: int) -> tuple[Frames, int] | None:
+    def read(self, count: int) -> tuple[Frames, int] | None:
         """[count, H, W, 3] and how many of them are real, or None at the end."""
         return _filled(list(islice(self._frames, count)), count)
 
@@ -51,11 +51,11 @@ class LiveFeed:
             self._over = True
 
     def can_give(self, count: int) -> bool:
-        """Return whether `take` would not have to wait: enough frames are there, or the end."""
+        """Return whether `read` would not have to wait: enough frames are there, or the end."""
         with self._lock:
             return self._over or len(self._frames) >= count
 
-    def take(self, count: int) -> tuple[Frames, int] | None:
+    def read(self, count: int) -> tuple[Frames, int] | None:
         """[count, H, W, 3] and how many of them are real; None after the last."""
         with self._lock:
             taken = [self._frames.popleft() for _ in range(min(count, len(self._frames)))]

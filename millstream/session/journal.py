@@ -73,7 +73,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     torch: str
     millstream: str
     topology: str = "local"
-    head_groups: int = 1
+    exchange_groups: int = msgspec.field(default=1, name="head_groups")
+    """Groups that heads travelled in between ranks. Journals have it under its first name."""
     vae_strips: int = 1
     """Devices that shared each picture: with decoded anchors, latents depend on that in rounding."""
     stream_batch: int = 1

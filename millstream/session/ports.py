@@ -21,7 +21,7 @@ from millstream.wire.parcel import Parcel, PendingDeliveries
 class Feed(Protocol):
     """Where an input video comes from."""
 
-    def take(self, count: int) -> tuple[NDArray[np.uint8], int] | None:
+    def read(self, count: int) -> tuple[NDArray[np.uint8], int] | None:
         """[count, H, W, 3] and how many of them are real, or None at the end."""
 
 

@@ -443,7 +443,7 @@ class Session:
         is real."""
         if start_frame == 0:
             self._forget()
-        return self._input.take(pixel_frames(start_frame, self.config.frames_per_chunk))
+        return self._input.read(pixel_frames(start_frame, self.config.frames_per_chunk))
 
     def _encoded(self, plan: ChunkPlan) -> Tensor | None:
         """Latents of its share of the input, if it has one. The plan that is kept has these where a journal

@@ -82,11 +82,11 @@ class VideoInput:
         self.encoder = ()
         self.motion.reset()
 
-    def take(self, count: int) -> tuple[NDArray[np.uint8] | None, int]:
+    def read(self, count: int) -> tuple[NDArray[np.uint8] | None, int]:
         """Take the next chunk's share. Return it and how many pictures of the chunk are real."""
         if self.feed is None:
             return None, count
-        taken = self.feed.take(count)
+        taken = self.feed.read(count)
         if taken is None:
             self.over = True
             return None, 0

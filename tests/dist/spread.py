@@ -18,15 +18,15 @@ def parallelise(
     topology: Topology,
     groups: Groups,
     *,
-    head_groups: int = 1,
+    exchange_groups: int = 1,
     speed: Speed = PLAIN,
     peers: PeerMemory | None = None,
 ) -> CausalDiT | MeshDiT:
     """What to call instead of `dit`."""
-    topology.check(dit.config, head_groups=head_groups)
+    topology.check(dit.config, exchange_groups=exchange_groups)
     bounds = even_bounds(len(dit.blocks), topology.pp)
     keep_share(dit, share_of(topology, groups.mesh.rank, bounds))
-    if head_groups > 1:
-        overlap_exchange(dit, groups.stage, head_groups)
+    if exchange_groups > 1:
+        overlap_exchange(dit, groups.stage, exchange_groups)
     spread = None if peers is None else PeerTensorSpread(groups.stage, peers)
     return connect(dit, topology, groups, bounds=bounds, speed=speed, spread=spread)

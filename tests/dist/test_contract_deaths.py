@@ -119,7 +119,7 @@ def test_om_14_past_the_window_a_recovery_is_a_recompute_at_that_chunk_and_repla
 def followed(engine: Engine, journal: Journal) -> list[Tensor]:
     """The latents of a journal's chunks, made again."""
     session = engine.session("sea", config=journal.header.config)
-    return [newest(session) for _ in engine.stream(session, depths=ONE_AT_A_TIME).follow(journal.chunks)]
+    return [newest(session) for _ in engine.stream(session, depths=ONE_AT_A_TIME).replay(journal.chunks)]
 
 
 @pytest.mark.parametrize("topology", ["local", "front+1", "front+tp2", "front+sp2", "front+pp2"])

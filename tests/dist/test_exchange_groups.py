@@ -7,6 +7,7 @@ import json
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from millstream.core.controls import SetPrompt
@@ -44,7 +45,7 @@ def test_a_mesh_that_exchanges_heads_in_groups_makes_the_same_latents() -> None:
     place = dict(
         topology=Topology.parse("front+sp2"),
         limits=LIMITS,
-        head_groups=2,
+        exchange_groups=2,
         launch=partial(launcher, run=run_checked),
     )
     with Engine(FOUR_HEADS, stream=local.stream_config(**SMALL), **MODEL, **place) as spread:
@@ -55,8 +56,8 @@ def test_a_mesh_that_exchanges_heads_in_groups_makes_the_same_latents() -> None:
             found, expected = map(newest, sessions)
             assert relative_error(found, expected) < (1e-5 if index == 0 else 1e-4)
         header = spread.journal_header(spread.stream_config(**SMALL), "session")
-        assert (header.topology, header.head_groups) == ("front+sp2", 2)
-        assert "head_groups: 2 then, 1 now" in differences(local, header)
+        assert (header.topology, header.exchange_groups) == ("front+sp2", 2)
+        assert "exchange_groups: 2 then, 1 now" in differences(local, header)
 
 
 def test_the_command_line_asks_for_groups_and_the_journal_says_so(tmp_path: Path) -> None:
@@ -105,4 +106,22 @@ def test_groups_that_cannot_be_are_refused_before_a_mesh_is_started(
     topology: str, groups: int, fix: str
 ) -> None:
     with pytest.raises(ConfigError, match=fix):
-        Engine(FOUR_HEADS, **MODEL, topology=Topology.parse(topology), head_groups=groups)
+        Engine(FOUR_HEADS, **MODEL, topology=Topology.parse(topology), exchange_groups=groups)
+
+
+def test_their_first_name_is_still_read_by_an_engine_which_names_the_new_one() -> None:
+    with (
+        pytest.warns(FutureWarning, match="head_groups is called exchange_groups now"),
+        pytest.raises(ConfigError, match="local exchanges no heads"),
+    ):
+        Engine(FOUR_HEADS, **MODEL, head_groups=2)
+
+
+def test_a_journal_that_was_recorded_before_still_says_in_how_many_groups() -> None:
+    with Engine(FOUR_HEADS, **MODEL) as engine:
+        header = msgspec.structs.replace(
+            engine.journal_header(engine.stream_config(**SMALL), "session"), exchange_groups=2
+        )
+    line = msgspec.json.decode(msgspec.json.encode(header))
+    assert line["head_groups"] == 2, "readers of journals know it by this name"
+    assert msgspec.convert(line, type(header)).exchange_groups == 2

@@ -50,7 +50,7 @@ def overlapped_calls(rank: int, name: str) -> tuple | None:
     groups = create_groups(topology, rank, timeout_s=60)
     if rank == FRONT:
         return None
-    share = parallelise(dit(EIGHT_HEADS), topology, groups, head_groups=2)
+    share = parallelise(dit(EIGHT_HEADS), topology, groups, exchange_groups=2)
     found = [flows(share, **stream) for stream in STREAMS]
     return found, dict(groups.record.counts)
 

@@ -30,7 +30,7 @@ def moved(session: Session, source: Engine, target: Engine, folder: Path) -> Ses
     """By a file, as a server does it."""
     path = folder / "saved.safetensors"
     fingerprint = source.fingerprint()
-    snapshot.write(snapshot.take(source, session, fingerprint), path)
+    snapshot.write(snapshot.capture(source, session, fingerprint), path)
     return snapshot.revive(snapshot.read(path, target, fingerprint), target, "another")
 
 

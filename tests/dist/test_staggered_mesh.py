@@ -122,7 +122,7 @@ def test_a_rank_that_dies_costs_a_stall_and_the_staggered_chunks_begin_again(
 def replayed_latents(engine: Engine, path: Path) -> list[Tensor]:
     journal = read_journal(path)
     session = engine.session("sea", config=journal.header.config, session_id="again")
-    return [newest(session) for _ in staggered_stream(engine, session, depth=2).follow(journal.chunks)]
+    return [newest(session) for _ in staggered_stream(engine, session, depth=2).replay(journal.chunks)]
 
 
 def test_a_staggered_chunk_that_is_refused_ends_its_session_after_those_before_it() -> None:

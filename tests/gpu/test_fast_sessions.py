@@ -150,7 +150,7 @@ def test_a_session_saved_fast_goes_on_plain(tmp_path: Path) -> None:
     assert fast.fingerprint() == plain.fingerprint()
     with fast.session("sea", seed=5) as session:
         digests(session, 6)
-        snapshot.write(snapshot.take(fast, session, fast.fingerprint()), path)
+        snapshot.write(snapshot.capture(fast, session, fast.fingerprint()), path)
         digests(session, 1)
         expected = newest(session)
     with snapshot.revive(snapshot.read(path, plain, plain.fingerprint()), plain, "another") as revived:

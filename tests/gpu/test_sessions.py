@@ -154,7 +154,7 @@ def test_a_session_saved_here_goes_on_here_to_the_bit_and_on_a_cpu_to_a_toleranc
     fingerprint = exact.model.fingerprint()
     with exact.session(PROMPTS[0], seed=3) as session:
         digests(session, 3)
-        snapshot.write(snapshot.take(exact, session, fingerprint), tmp_path / "saved.safetensors")
+        snapshot.write(snapshot.capture(exact, session, fingerprint), tmp_path / "saved.safetensors")
         expected = digests(session, 1)
         picture = latents(session).cpu()
     elsewhere = Engine("brook", weights="bundled", device="cpu", dtype="float32")

@@ -82,7 +82,7 @@ def test_an_optimiser_on_the_card_follows_that_on_the_host_and_goes_on_to_the_sa
     kept = {
         state.name: {kind: value.cpu() for kind, value in state.tensors.items()} for state in whole.states()
     }
-    other.take(kept.__getitem__)
+    other.load_state(kept.__getitem__)
     (last,) = rows(1)
     whole.learn(last)
     other.learn(last)
@@ -131,6 +131,6 @@ def test_an_offloaded_optimiser_takes_no_memory_of_the_card() -> None:
 def test_own_time_is_measured_by_events() -> None:
     taught: Any = learner(GPU)
     own = OwnTime(taught._dit, ParallelPlan(), GPU)
-    assert own.take() == 0.0
+    assert own.pop_mean() == 0.0
     losses(taught, 1)
-    assert 0 < own.take() < 10
+    assert 0 < own.pop_mean() < 10

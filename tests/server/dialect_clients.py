@@ -22,8 +22,8 @@ from millstream.server.transport.websocket_loop import MessageHandler, messages
 from tests.server.fakes import FakeService, fake_hub
 
 GENEROUS = ClientLimits(messages_per_s=1e9, controls_per_s=1e9, frames_per_s=1e9)
-MakeTalker = Callable[[SessionHub, Outbox, ClientLimits], MessageHandler]
-DIALECTS: dict[str, MakeTalker] = {
+MakeHandler = Callable[[SessionHub, Outbox, ClientLimits], MessageHandler]
+DIALECTS: dict[str, MakeHandler] = {
     "sglang": SGLang,
     "vllm_omni": VLLMOmni,
     "krea": Krea,
@@ -44,11 +44,11 @@ class Client:
     def __init__(self, dialect: str, hub: SessionHub, limits: ClientLimits = GENEROUS) -> None:
         self.dialect = dialect
         self.outbox = Outbox()
-        self.talker = DIALECTS[dialect](hub, self.outbox, limits)
+        self.handler = DIALECTS[dialect](hub, self.outbox, limits)
 
     async def open(self) -> list[Any]:
-        if isinstance(self.talker, ScopeChannel):
-            await self.talker.start(Ask(prompt="sea"), ScopeParameters(), ())
+        if isinstance(self.handler, ScopeChannel):
+            await self.handler.start(Ask(prompt="sea"), ScopeParameters(), ())
             return await self.heard()
         return await self.say(OPENINGS[self.dialect])
 
@@ -56,7 +56,7 @@ class Client:
         """Everything that is heard once a message was taken; pictures as bytes."""
         if not isinstance(message, (str, bytes)):
             message = msgspec.msgpack.encode(message) if self.dialect in PACKS else json.dumps(message)
-        await self.talker.hear(message)
+        await self.handler.on_message(message)
         return await self.heard()
 
     async def heard(self) -> list[Any]:
@@ -64,7 +64,7 @@ class Client:
             await asyncio.sleep(0)
         found: list[Any] = []
         while len(self.outbox):
-            found += [self._read(data) for data in messages(self.talker.say(await self.outbox.take()))]
+            found += [self._read(data) for data in messages(self.handler.encode(await self.outbox.pop()))]
         return found
 
     def _read(self, data: str | bytes) -> Any:

@@ -46,7 +46,7 @@ async def items(outbox: Outbox, enough: Callable[[list[Any]], bool]) -> list[Any
     """What comes out, but for the figures that come every second."""
     found: list[Any] = []
     while not enough(found):
-        item = await outbox.take()
+        item = await outbox.pop()
         if not isinstance(item, Stats):
             found.append(item)
         if item is None:

@@ -403,10 +403,10 @@ def test_chunks_that_nobody_takes_go_oldest_first_and_are_counted() -> None:
     for index in range(5):
         buffer.put(replace(packed(index, bytes(40)), size=(2, 2)))
     assert buffer.dropped == 3
-    assert [chunk.index for chunk in (buffer.take(), buffer.take()) if chunk] == [3, 4]
-    assert buffer.take() is None
+    assert [chunk.index for chunk in (buffer.pop(), buffer.pop()) if chunk] == [3, 4]
+    assert buffer.pop() is None
     buffer.put(replace(packed(5, bytes(1000)), size=(2, 2)))
-    assert buffer.take() is not None, "one is kept however large it is"
+    assert buffer.pop() is not None, "one is kept however large it is"
 
 
 def test_a_chunk_without_pictures_has_no_frames_and_a_broken_picture_is_an_error() -> None:

@@ -35,7 +35,9 @@ class Client:
 
     async def say(self, message: Any) -> list[dict[str, Any]]:
         """Everything that is heard once a message was taken."""
-        await self.conversation.hear(message if isinstance(message, (str, bytes)) else json.dumps(message))
+        await self.conversation.on_message(
+            message if isinstance(message, (str, bytes)) else json.dumps(message)
+        )
         for _ in range(5):  # a fake's notices take a turn or two of the loop
             await asyncio.sleep(0)
         return await self.heard()
@@ -43,7 +45,7 @@ class Client:
     async def heard(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         while len(self.outbox):
-            said = self.conversation.say(await self.outbox.take())
+            said = self.conversation.encode(await self.outbox.pop())
             texts = [said] if isinstance(said, str) else said if isinstance(said, list) else []
             found += [json.loads(text) for text in texts]
         return found
@@ -104,7 +106,7 @@ def test_only_an_owner_is_told_that_a_server_which_stops_has_kept_the_session() 
         await viewer.say({"type": "view", "version": 1, "view": live["view"]})
 
         def told(client: Client, notice: Ended) -> bool:
-            return bool(json.loads(client.conversation.say(notice))["kept"])
+            return bool(json.loads(client.conversation.encode(notice))["kept"])
 
         assert not told(owner, SHUTTING_DOWN)
         hub.limits = replace(hub.limits, keep_chunks=2)
@@ -159,7 +161,7 @@ def test_an_owner_comes_back_and_a_viewer_may_only_watch() -> None:
     async def play(hub: SessionHub, service: FakeService) -> None:
         owner = Client(hub)
         live = (await owner.say(START))[-1]
-        owner.conversation.leave()
+        owner.conversation.on_disconnect()
         assert service.sessions[live["session"]].viewers == 0
         again = Client(hub)
         viewer = Client(hub)
@@ -304,7 +306,7 @@ def test_a_bucket_lets_its_rate_through_on_average() -> None:
     passed = 0
     for tick in range(1000):
         now[0] = tick / 100
-        passed += bucket.take()
+        passed += bucket.try_spend()
     assert 100 <= passed <= 106
 
 
@@ -322,7 +324,7 @@ def test_camera_frames_are_probed_scaled_and_pushed() -> None:
         assert feed is not None
         for kind in ("JPEG", "PNG", "WEBP"):
             assert await client.say(photo(kind=kind)) == []
-        taken = feed.take(3)
+        taken = feed.read(3)
         assert taken is not None
         assert taken[0].shape == (3, 32, 32, 3)
         assert abs(int(taken[0].mean()) - 77) < 3
@@ -330,7 +332,7 @@ def test_camera_frames_are_probed_scaled_and_pushed() -> None:
         assert await client.error(b"\0" * 60_000) == "too_large"
         for rubbish in (b"", b"rubbish", photo()[:200], photo(kind="GIF"), b"RIFF\0\0\0\0WEBPVP8 "):
             assert await client.error(rubbish) == "bad_message"
-        assert feed.take(1) is None
+        assert feed.read(1) is None
 
     with_hub(play)
 

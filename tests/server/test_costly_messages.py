@@ -237,8 +237,8 @@ def test_messagepack_of_any_shape_is_refused_and_the_event_loop_goes_on(dialect:
         other = Client(dialect, hub)
         await other.open()
         assert hub.live_sessions
-        client.talker.leave()
-        other.talker.leave()
+        client.handler.on_disconnect()
+        other.handler.on_disconnect()
 
     with_hub(play)
 
@@ -254,15 +254,15 @@ def test_json_of_any_shape_is_refused_and_the_event_loop_goes_on(shape: str) -> 
         for dialect in ("scope", "vllm_omni"):
             client = Client(dialect, hub)
             await client.open()
-            client.talker.leave()
+            client.handler.on_disconnect()
         scope = Client("scope", hub)
         await scope.open()
         native = NativeClient(hub)
         text = TEXTS[shape](120_000).decode()
         assert any(is_error(each) or each["type"] == "note" for each in await undisturbed(scope.say(text)))
         assert await undisturbed(native.error(text)) in ("too_large", "bad_message")
-        scope.talker.leave()
-        start.talker.leave()
+        scope.handler.on_disconnect()
+        start.handler.on_disconnect()
 
     with_hub(play)
 

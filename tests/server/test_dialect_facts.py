@@ -54,7 +54,7 @@ def test_no_field_of_theirs_is_of_a_type_that_is_not_read(peer: str, kind: str) 
                 else:
                     await client.open()
                 heard = await client.say(needed | {name: value_of(name, each)})
-                client.talker.leave()
+                client.handler.on_disconnect()
                 assert WRONG_TYPE not in str(heard), f"{name} as {each}: {heard}"
 
     with_hub(play)

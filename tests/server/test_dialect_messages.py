@@ -114,7 +114,7 @@ def test_thousands_of_wrong_messages_harm_nobody_and_leave_nothing_behind(dialec
         client = Client(dialect, hub)
         for number in range(2000):
             if number % 25 == 0:
-                client.talker.leave()
+                client.handler.on_disconnect()
                 client = Client(dialect, hub)
                 if dialect == "scope" or dice.random() < 0.5:
                     await client.open()
@@ -126,9 +126,9 @@ def test_thousands_of_wrong_messages_harm_nobody_and_leave_nothing_behind(dialec
             await calm.heard()
         assert errors > 200
         assert opened > 200
-        client.talker.leave()
+        client.handler.on_disconnect()
         assert list(service.sessions) == [session]
-        calm.talker.leave()
+        calm.handler.on_disconnect()
 
     with_hub(play)
 

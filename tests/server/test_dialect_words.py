@@ -39,7 +39,7 @@ def test_a_server_without_room_says_so_in_the_clients_words_and_may_be_asked_aga
         service.places = 1
         assert not any(is_error(said) for said in await client.open())
         assert len(service.sessions) == 1
-        client.talker.leave()
+        client.handler.on_disconnect()
         assert service.sessions == {}
 
     with_hub(play, places=0)
@@ -52,7 +52,7 @@ def test_more_messages_than_a_second_holds_are_refused(dialect: str) -> None:
         await client.open()
         answers = [said for _ in range(20) for said in await client.say({})]
         assert any("a second" in json.dumps(said) for said in answers if isinstance(said, dict))
-        client.talker.leave()
+        client.handler.on_disconnect()
 
     with_hub(play)
 
@@ -64,7 +64,7 @@ def test_a_text_is_measured_in_bytes_not_in_letters(dialect: str) -> None:
         await client.open()
         answers = await client.say(json.dumps({"x": 40 * "海"}, ensure_ascii=False))
         assert any("may have 100 bytes" in json.dumps(said) for said in answers)
-        client.talker.leave()
+        client.handler.on_disconnect()
 
     with_hub(play)
 
@@ -88,7 +88,7 @@ def test_what_a_dialect_has_read_is_not_read_again(dialect: str, monkeypatch: py
         await client.say(STEERED[dialect])
         (session,) = service.sessions.values()
         assert len(session.waiting) == 1
-        client.talker.leave()
+        client.handler.on_disconnect()
 
     monkeypatch.setattr(conversation, "decode", decode)
     with_hub(play)
@@ -127,7 +127,7 @@ def test_what_could_not_be_kept_is_told_once_in_the_clients_words(dialect: str) 
             )
             == 1
         )
-        client.talker.leave()
+        client.handler.on_disconnect()
 
     with_hub(play)
 
@@ -148,14 +148,14 @@ def test_vllm_omni_events_of_a_chunk_left_out_are_told_with_the_next() -> None:
         await client.say(
             {"type": "session.interaction", "interaction": {"event_id": "a", "event": {"prompt": "sky"}}}
         )
-        assert client.talker.say(OpeningBytes(b"opening")) == []
-        assert client.talker.say(picture(0, "a", parts=())) == []
-        metadata, film = client.talker.say(picture(1))
+        assert client.handler.encode(OpeningBytes(b"opening")) == []
+        assert client.handler.encode(picture(0, "a", parts=())) == []
+        metadata, film = client.handler.encode(picture(1))
         assert film == b"openingfilm"
         told = json.loads(metadata)
         assert (told["transport_chunk_index"], told["generation_chunk_index"]) == (0, 1)
         assert (told["started_event_ids"], told["completed_event_ids"]) == (["a"], ["a"])
-        client.talker.leave()
+        client.handler.on_disconnect()
 
     with_hub(play)
 
@@ -166,13 +166,13 @@ def test_an_event_that_starts_completes_those_before_it() -> None:
     assert not transitions.ask("slow", 2), "one that waits is not asked for twice"
     assert transitions.ask("next", 2)
     transitions.advance(["slow", "somebody else's"])
-    assert transitions.take() == ChunkEvents(("slow",), ("slow",), ())
+    assert transitions.pop() == ChunkEvents(("slow",), ("slow",), ())
     transitions.advance(["next"])
-    assert transitions.take() == ChunkEvents(("next",), ("next",), ("slow",))
+    assert transitions.pop() == ChunkEvents(("next",), ("next",), ("slow",))
     transitions.advance([])
-    assert transitions.take() == ChunkEvents((), (), ("next",))
+    assert transitions.pop() == ChunkEvents((), (), ("next",))
     transitions.advance([])
-    assert transitions.take() == ChunkEvents()
+    assert transitions.pop() == ChunkEvents()
 
 
 @pytest.mark.parametrize("num_frames", [1, 9, 10, 21, 22, 1000])
@@ -199,7 +199,7 @@ def test_no_event_is_remembered_by_a_name_without_end() -> None:
         )
         assert (told["code"], "letters" in told["message"]) == ("interaction_failed", True)
         for client in (sglang, omni):
-            client.talker.leave()
+            client.handler.on_disconnect()
 
     with_hub(play)
 
@@ -223,7 +223,7 @@ def test_a_malformed_event_is_answered_with_its_id(event_id: int | str, wrong: d
             )
             assert told["event_id"] == event_id
         for client in (sglang, omni):
-            client.talker.leave()
+            client.handler.on_disconnect()
 
     with_hub(play)
 

@@ -67,7 +67,7 @@ class FakeLine:
         self.told: list[dict[str, Any]] = []
         self.closed = False
 
-    async def take(self) -> str | bytes:
+    async def receive(self) -> str | bytes:
         return self.says.pop(0)
 
     async def say(self, message: AnyClientMessage) -> None:
@@ -222,10 +222,10 @@ def test_a_line_that_says_nothing_of_a_session_that_was_lost_is_given_up(
     monkeypatch.setattr(following, "PATIENCE_S", 0.2)
 
     class SilentLine(FakeLine):
-        async def take(self) -> str | bytes:
+        async def receive(self) -> str | bytes:
             if not self.says:
                 await asyncio.sleep(3600)
-            return await super().take()
+            return await super().receive()
 
     async def play() -> None:
         hub = fake_hub(FakeService())

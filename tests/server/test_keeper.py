@@ -371,16 +371,16 @@ def test_a_session_is_copied_no_more_while_its_last_copy_is_being_written(
         write(copied, path)
 
     copies: list[int] = []
-    take = snapshot.take
+    capture = snapshot.capture
 
     def counted(*arguments: Any) -> snapshot.Snapshot:
-        taken = take(*arguments)
+        taken = capture(*arguments)
         copies.append(taken.header.timeline.chunk_index)
         assert len(copies) <= len(writing) + 1, "copied while another copy waited"
         return taken
 
     monkeypatch.setattr(keepers.snapshot, "write", slowly)
-    monkeypatch.setattr(keepers.snapshot, "take", counted)
+    monkeypatch.setattr(keepers.snapshot, "capture", counted)
     with keeping(tmp_path) as server, server.client() as client:
         client.start(fps=120.0, lead_s=60.0, **RAW)
         wait_until(lambda: (client.next(), len(writing) >= 3)[1], "three were written")

@@ -33,7 +33,7 @@ from millstream.video.writer import VideoWriter
 def keep(store: FileStore, size: int = 10) -> str:
     name, path = store.new("recordings")
     path.write_bytes(b"x" * size)
-    store.keep("recordings", name)
+    store.add("recordings", name)
     return name
 
 

@@ -29,7 +29,7 @@ def taken(outbox: Outbox) -> list[Any]:
     async def all_of_it() -> list[Any]:
         found = []
         outbox.finish()
-        while (item := await outbox.take()) is not None:
+        while (item := await outbox.pop()) is not None:
             found.append(item)
         return found
 
@@ -69,7 +69,7 @@ def test_order_is_kept_and_no_message_is_lost(steps: list[int | str], max_pictur
         for step in steps:
             if step == "take":
                 if len(outbox):
-                    found.append(await outbox.take())
+                    found.append(await outbox.pop())
             else:
                 item = picture(step) if isinstance(step, int) else ("said", step)
                 put.append(item)
@@ -77,7 +77,7 @@ def test_order_is_kept_and_no_message_is_lost(steps: list[int | str], max_pictur
             waiting = [item for item in outbox._items if isinstance(item, EncodedChunk) and item.parts]
             assert len(waiting) <= max_pictures
         outbox.finish()
-        while (item := await outbox.take()) is not None:
+        while (item := await outbox.pop()) is not None:
             found.append(item)
 
     asyncio.run(play())
@@ -102,7 +102,7 @@ def test_a_client_that_lets_everything_pile_up_is_given_up_and_its_memory_freed(
             outbox.put(number)
         assert len(outbox) == 0
         with pytest.raises(ClientGone):
-            await outbox.take()
+            await outbox.pop()
 
     asyncio.run(play())
 

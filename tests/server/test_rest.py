@@ -321,7 +321,7 @@ def forged_snapshot(server: Serving) -> bytes:
         client.hear("chunk")
         archive = server.hub.archive
         job = server.hub.service.on_engine(
-            session, lambda live: snapshot.take(archive._engine, live, archive._header.fingerprint)
+            session, lambda live: snapshot.capture(archive._engine, live, archive._header.fingerprint)
         )
         taken = job.result(30)
         client.say({"type": "stop"})

@@ -27,7 +27,7 @@ STRANGER = "127.0.0.2"
 def kept(store: FileStore, owner: str, num_bytes: int = 10) -> str:
     name, path = store.new("snapshots")
     path.write_bytes(bytes(num_bytes))
-    return store.keep("snapshots", name, owner=owner).name
+    return store.add("snapshots", name, owner=owner).name
 
 
 def test_one_who_saves_without_end_pushes_out_nothing_but_their_own(tmp_path: Path) -> None:

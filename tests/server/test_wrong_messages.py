@@ -120,7 +120,7 @@ def test_ten_thousand_wrong_messages_harm_nobody_and_leave_nothing_behind() -> N
             if number % 30 == 0:
                 clients.append(Client(hub))
             if len(clients) > 8:
-                clients.pop(0).conversation.leave()
+                clients.pop(0).conversation.on_disconnect()
             client = dice.choice(clients)
             names = [
                 "nobody",
@@ -141,7 +141,7 @@ def test_ten_thousand_wrong_messages_harm_nobody_and_leave_nothing_behind() -> N
                     service.end(other, "abandoned")
         assert next(iter(service.sessions)) == session, "the calm client's session has lived through it all"
         for client in (*clients, calm):
-            client.conversation.leave()
+            client.conversation.on_disconnect()
         assert all(each.viewers == 0 for each in service.sessions.values())
 
     with_hub(play, places=40)

@@ -82,7 +82,7 @@ def answers(dialect: str, count: int) -> dict[str, Any]:
         client = Client(dialect, hub)
         for number in range(count):
             if number % 20 == 0:
-                client.talker.leave()
+                client.handler.on_disconnect()
                 client = Client(dialect, hub)
                 if dialect == "scope" or dice.random() < 0.7:
                     await client.open()
@@ -91,7 +91,7 @@ def answers(dialect: str, count: int) -> dict[str, Any]:
                 found["errors"] += is_error(said)
             for name in list(service.sessions):
                 service.picture(name)
-        client.talker.leave()
+        client.handler.on_disconnect()
         assert service.sessions == {}, f"{len(service.sessions)} sessions are left"
 
     with_hub(play, patience_s=600)

@@ -19,7 +19,7 @@ class Heap:
         self._blocks: list[tuple[int, str]] = [(size, "")]
         """Sizes in order of address, and who has each; nobody has a hole."""
 
-    def take(self, size: int, owner: str) -> bool:
+    def allocate(self, size: int, owner: str) -> bool:
         for place, (hole, holder) in enumerate(self._blocks):
             if not holder and hole >= size:
                 rest = [(hole - size, "")] if hole > size else []
@@ -53,7 +53,7 @@ def run(reader: Reader, sessions: int = 16, each: int = 4, asked: int = 8) -> No
         )
     heap = Heap(sessions * each)
     for session in range(sessions):
-        assert heap.take(each, f"session {session}"), "it fits exactly"
+        assert heap.allocate(each, f"session {session}"), "it fits exactly"
     for session in range(0, sessions, 2):
         heap.give_back(f"session {session}")
     guess = reader.predict(
@@ -62,14 +62,14 @@ def run(reader: Reader, sessions: int = 16, each: int = 4, asked: int = 8) -> No
     seen = read_snapshot(heap.snapshot())
     free = seen.reserved_mib - seen.allocated_mib
     reader.reveal(guess, free, by="half of them")
-    assert not heap.take(asked, "a large one"), "there is no hole for it"
+    assert not heap.allocate(asked, "a large one"), "there is no hole for it"
     reader.say(f"symptom: out of memory. {asked} MiB are asked for, {free:g} are free")
     reader.say(
         f"tool: the profiler on the snapshot: {seen.idle_share:.0%} idle, largest free piece "
         f"{seen.largest_free_mib:g} MiB"
     )
     assert seen.largest_free_mib == each < asked <= free, f"{seen}"
-    pages = [heap.take(each, f"page {page} of the large one") for page in range(-(-asked // each))]
+    pages = [heap.allocate(each, f"page {page} of the large one") for page in range(-(-asked // each))]
     assert all(pages), "every hole is a page"
     reader.say(
         f"fix: pages of {each} MiB that need not lie side by side: the large one has {len(pages)} of them"

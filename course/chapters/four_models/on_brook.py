@@ -52,7 +52,7 @@ def run(reader: Reader, steps: int = 2, group: int = 4) -> None:
     )
     engine = RolloutEngine(actor, model, config, noise, torch.float32)
     for step in range(steps):
-        engine.follow(actor, learner.version)
+        engine.load_weights(actor, learner.version)
         begun = time.perf_counter()
         made = engine.roll(RolloutPlan(prompts=(PROMPT,), group=group, chunks=1, seed=step))
         rolled = time.perf_counter()

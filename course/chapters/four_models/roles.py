@@ -94,7 +94,7 @@ class Roles:
         found["ratio_off"] = self._off(written, old)
         for _ in range(EPOCHS):
             found |= self._learn(written, old, advantage, returns)
-        self.control.follow(found["kl"])
+        self.control.adjust(found["kl"])
         return found
 
     def _advantages(

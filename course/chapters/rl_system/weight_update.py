@@ -96,7 +96,7 @@ def seconds_on_gpu(copy: Callable[[], Tensor]) -> float:
 def followed(engine: RolloutEngine, actor: torch.nn.Module, version: int) -> float:
     change(actor, version)
     begun = time.perf_counter()
-    engine.follow(actor, version)  # type: ignore[arg-type]
+    engine.load_weights(actor, version)  # type: ignore[arg-type]
     taken = time.perf_counter() - begun
     check(engine, actor, version)
     return taken
@@ -108,7 +108,7 @@ def through_a_file(engine: RolloutEngine, actor: torch.nn.Module, version: int) 
         path = Path(folder) / "actor.safetensors"
         begun = time.perf_counter()
         write_version(path, actor, version)  # type: ignore[arg-type]
-        engine.follow_file(path)
+        engine.load_weights_file(path)
         taken = time.perf_counter() - begun
     check(engine, actor, version)
     return taken

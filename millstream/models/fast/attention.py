@@ -137,7 +137,7 @@ class FastSelfAttention(nn.Module):
         ring.written_in_place(layer)
         if self.low_attention:  # with a bias too: who comes next may have none
             assert ring.packed is not None, "a ring is packed before blocks walk over it"
-            ring.packed.follow(layer, k_BWNH, v_BWNH, ring.index)
+            ring.packed.pack_placed(layer, k_BWNH, v_BWNH, ring.index)
 
     def _attend(self, q_BLNH: Tensor | PackedQueries, layer: int, ring: Ring, *, fp8: bool) -> Tensor | Rows8:
         if isinstance(q_BLNH, PackedQueries):

@@ -60,7 +60,7 @@ class RingView:
     def written_in_place(self, layer: int) -> None:
         """Do nothing: a ring that fills its sink is not recorded."""
 
-    def follow(self, ring: KVRing) -> None:
+    def copy_from(self, ring: KVRing) -> None:
         self.index.copy_(ring.index)
         self.phases.cos.copy_(ring.phases.cos)
         self.phases.sin.copy_(ring.phases.sin)
@@ -84,7 +84,7 @@ class RecordedCalls:
         self.x_BFTD.copy_(x_BFTD)
         self.levels_BF6D.copy_(levels_BF6D)
         for view, ring in zip(self.views, rings, strict=True):
-            view.follow(ring)
+            view.copy_from(ring)
         self.run()
         return self.x_BFTD
 

@@ -57,7 +57,7 @@ class Spread:
         """The rows of the residual that blocks work on here, in memory that they may write."""
         return x_BFTD.flatten(0, 2)
 
-    def leave(self, x_BFTD: Tensor, mine_LD: Tensor) -> None:
+    def write_back(self, x_BFTD: Tensor, mine_LD: Tensor) -> None:
         """Write the rows that blocks have changed back to the residual, with those of all ranks."""
 
 

@@ -64,7 +64,7 @@ class FastStack(TypedModuleList[FastBlock]):
             pending = block(x_LD, pending, levels[layer], layer, rings, cross.k[layer], cross.v[layer])
         assert pending.y is not None
         add_gated(x_LD, pending.y, pending.gate_FD, self.spread.rows)
-        self.spread.leave(x_BFTD, x_LD)
+        self.spread.write_back(x_BFTD, x_LD)
 
     def walk_to_keys(
         self, x_BFTD: Tensor, levels_BF6D: Tensor, rings: Sequence[Ring], cross: CrossKV

@@ -90,7 +90,7 @@ class ConvTail:
         else:
             copy_frames(first_TYXC, next(self._old)[0].permute(1, 2, 3, 0))
 
-    def leave(self, canvas: Tensor, past: int) -> None:
+    def keep_last(self, canvas: Tensor, past: int) -> None:
         """Keep the last frames of a canvas without a rim."""
         last_TYXC = canvas[-past:]
         tail_TYXC = torch.empty_like(last_TYXC, memory_format=torch.contiguous_format)
@@ -134,7 +134,7 @@ class Canvases:
         self._kinds = {kept: self._kinds.get(kept, {}) for kept in (self._kind, kind)}
         self._kind = kind
 
-    def take(self, size: tuple[int, ...], rim: tuple[int, ...], like: Tensor) -> Tensor:
+    def get(self, size: tuple[int, ...], rim: tuple[int, ...], like: Tensor) -> Tensor:
         """Return the canvas of this size and place of the rim; each has its own, since a second use must find
         its zeros where it needs them."""
         canvases = self._kinds[self._kind]
@@ -155,9 +155,9 @@ class FastLayers:
         self._packed: dict[nn.Module, Tensor] = {}
         for module in network.modules():
             if isinstance(module, nn.Conv3d):
-                self._settle(module)
+                self._pack_weight(module)
 
-    def _settle(self, conv: nn.Conv3d) -> None:
+    def _pack_weight(self, conv: nn.Conv3d) -> None:
         """Put a weight in the order that its convolution reads."""
         packed = self._own.pack(conv.weight) if self._own is not None else None
         if packed is not None:
@@ -218,7 +218,7 @@ class FastLayers:
         if to be kept."""
         frames, rows, columns = parted.size
         size = (past + frames, rows + 2 * pad, columns + 2 * pad, parted.y.shape[-1])
-        canvas = self._canvases.take(size, (past, pad), parted.y)
+        canvas = self._canvases.get(size, (past, pad), parted.y)
         tails.enter(canvas, past, pad)
         tail = tails.room(canvas, past, pad)
         flat = None if weight is None else weight.flatten()
@@ -229,7 +229,7 @@ class FastLayers:
     def with_edge(self, parted: SplitCanvas) -> Tensor:
         """Frames with a row more below them and a column to their right."""
         frames, rows, columns = parted.size
-        canvas = self._canvases.take((frames, rows + 1, columns + 1, parted.y.shape[-1]), (0, 0), parted.y)
+        canvas = self._canvases.get((frames, rows + 1, columns + 1, parted.y.shape[-1]), (0, 0), parted.y)
         merge_onto(*parted, None, canvas, past=0)
         self.borders.fill(canvas, 0, 1)
         return canvas
@@ -239,11 +239,11 @@ class FastLayers:
         channels."""
         frames, colours, rows, columns = pixels_TCYX.shape
         size = (PAST + frames, rows + 2 * pad, columns + 2 * pad, channels)
-        canvas = self._canvases.take(size, (PAST, pad), pixels_TCYX)
+        canvas = self._canvases.get(size, (PAST, pad), pixels_TCYX)
         coloured = inner(canvas, pad)[..., :colours]
         tails.enter(coloured, PAST)
         coloured[PAST:] = pixels_TCYX.permute(0, 2, 3, 1)
-        tails.leave(coloured, PAST)
+        tails.keep_last(coloured, PAST)
         self.borders.fill(canvas, pad, pad)
         return canvas
 

@@ -178,7 +178,7 @@ class _Kernels:
             computes = np.array([each in COMPUTING for each in FAMILIES])
             flops, moved = _from_operators(anatomy.trace, workers, computes[family])
         else:
-            flops, moved = events.work.take(workers)
+            flops, moved = events.work.at(workers)
         return cls(names, events.name[workers], family, events.length[workers], flops, moved)
 
     def believable(self, device: Device | None) -> _Kernels:
@@ -276,7 +276,7 @@ def _from_operators(trace: Trace, kernels: NDArray[np.intp], computes: Mask) -> 
     events = trace.events
     ops = events.of(Kind.OP)
     ops = ops[events.origin[ops] >= 0]
-    flops, moved = events.work.take(ops)
+    flops, moved = events.work.at(ops)
     ops = ops[moved > 0]
     flops = flops[moved > 0]
     moved = moved[moved > 0]

@@ -223,7 +223,7 @@ class Gate:
         if key is not None:
             scope[HOLDER] = Pass(key)
             return None
-        client.wrong_keys.take(min(1, len(keys)))
+        client.wrong_keys.try_spend(min(1, len(keys)))
         if keys:
             return (
                 401,
@@ -238,7 +238,7 @@ class Gate:
 
     def _too_much(self, scope: Scope) -> tuple[int, str] | None:
         client = self._clients.at(scope.get("client"))
-        if not client.requests.take():
+        if not client.requests.try_spend():
             return TOO_MANY, "too many requests; wait a moment"
         if scope["type"] == "websocket":
             try:

@@ -79,7 +79,7 @@ class TokenBucket:
         self._at = now
         return self._tokens
 
-    def take(self, cost: float = 1.0) -> bool:
+    def try_spend(self, cost: float = 1.0) -> bool:
         """Take `cost` where so much is left; return whether it was."""
         if self.left < cost:
             return False
@@ -95,5 +95,5 @@ class TokenBucket:
         self._tokens = self.left - cost
 
     def spend(self, what: str) -> None:
-        if not self.take():
+        if not self.try_spend():
             raise ProtocolError("too_fast", f"at most {self.rate:g} {what} a second; this one was not taken")

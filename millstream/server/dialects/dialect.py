@@ -40,8 +40,8 @@ class Dialect:
         self._interpreter.refuse(ProtocolError("bad_state", late))
         return False
 
-    def leave(self) -> None:
-        self._interpreter.leave()
+    def on_disconnect(self) -> None:
+        self._interpreter.on_disconnect()
 
     @property
     def linger_s(self) -> float:

@@ -88,20 +88,20 @@ class Interpreter:
     async def start(self, ask: Ask, format: Format, *, max_chunks: int | None = None) -> bool:
         """Start a session; return whether there is one now. If not, the reason is in the outbox."""
         await self._hub.wait_closed(self._client.name)
-        await self.conversation.hear(Start(version=1, formats=(format,), **msgspec.structs.asdict(ask)))
+        await self.conversation.on_message(Start(version=1, formats=(format,), **msgspec.structs.asdict(ask)))
         if self.live and max_chunks is not None:
-            await self.conversation.hear(Steer(control=Stop(id=END_ID), at_chunk=max_chunks))
+            await self.conversation.on_message(Steer(control=Stop(id=END_ID), at_chunk=max_chunks))
         return self.live
 
     async def steer(self, control: AnyControl) -> None:
-        await self.conversation.hear(Steer(control=control))
+        await self.conversation.on_message(Steer(control=control))
 
     async def record(self, on: bool) -> None:
-        await self.conversation.hear(Record(on=on))
+        await self.conversation.on_message(Record(on=on))
 
     async def show(self, picture: bytes) -> None:
         """Take the next frame of the session's input."""
-        await self.conversation.hear(picture)
+        await self.conversation.on_message(picture)
 
     def refuse(self, error: MillstreamError, control_id: str = "") -> None:
         """Queue an error of the native protocol."""
@@ -116,9 +116,9 @@ class Interpreter:
             self._named.update(fresh)
         return fresh
 
-    def leave(self) -> None:
+    def on_disconnect(self) -> None:
         """End the session with its connection."""
-        self.conversation.leave()
+        self.conversation.on_disconnect()
         if self.conversation.live_session is not None:
             self._hub.end_with_connection(self.conversation.live_session)
 

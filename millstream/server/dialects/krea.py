@@ -145,7 +145,7 @@ class Krea(Dialect):
     def linger_s(self) -> float:
         return LINGER_S if self._completed else 0.0
 
-    async def hear(self, data: str | bytes) -> None:
+    async def on_message(self, data: str | bytes) -> None:
         try:
             fields = await self._interpreter.read_msgpack(data)
             if self._interpreter.live:
@@ -159,7 +159,7 @@ class Krea(Dialect):
         except MillstreamError as error:
             self._interpreter.refuse(error)
 
-    def say(self, item: Any) -> Sequence[str | bytes]:
+    def encode(self, item: Any) -> Sequence[str | bytes]:
         match item:
             case EncodedChunk(parts=parts) if self._packs:
                 return [msgspec.msgpack.encode({"image": part, "request_id": NO_REQUEST}) for part in parts]

@@ -258,7 +258,7 @@ class Scope:
         live_session = channel.interpreter.conversation.live_session
         assert live_session is not None, "a channel started without its session"
         party = Party(
-            talker=channel, live_session=live_session, outbox=outbox, may_feed=True, client=server.client
+            handler=channel, live_session=live_session, outbox=outbox, may_feed=True, client=server.client
         )
         peer, sdp = await server.peers.connect(asked.sdp, party, server.hub, server.limits)
         return ScopeAnswer(sdp=sdp, sessionId=peer.peer_id)

@@ -119,8 +119,8 @@ class ScopeChannel:
     def refusals(self) -> int:
         return self.interpreter.refusals
 
-    def leave(self) -> None:
-        self.interpreter.leave()
+    def on_disconnect(self) -> None:
+        self.interpreter.on_disconnect()
 
     async def start(self, ask: Ask, first: ScopeParameters, unknown: tuple[str, ...]) -> bool:
         """Start a session with its first parameters; return whether there is one now."""
@@ -141,13 +141,13 @@ class ScopeChannel:
         self._note_left_out(first, unknown)
         return True
 
-    async def hear(self, data: str | bytes) -> None:
+    async def on_message(self, data: str | bytes) -> None:
         try:
             await self._apply(await self.interpreter.read_json(data))
         except MillstreamError as error:
             self.interpreter.refuse(error)
 
-    def say(self, item: Any) -> list[str]:
+    def encode(self, item: Any) -> list[str]:
         match item:
             case Receipt():
                 said: list[ChannelMessage] = [_receipt(item)]

@@ -150,7 +150,7 @@ class SGLang(Dialect):
         self._receipts: list[EventReceipt] = []
         self._notes: deque[str] = deque(maxlen=MAX_NOTES)
 
-    async def hear(self, data: str | bytes) -> None:
+    async def on_message(self, data: str | bytes) -> None:
         control_id = ""
         try:
             fields = await self._interpreter.read_msgpack(data)
@@ -169,7 +169,7 @@ class SGLang(Dialect):
         except MillstreamError as error:
             self._interpreter.refuse(error, control_id)
 
-    def say(self, item: Any) -> list[bytes]:
+    def encode(self, item: Any) -> list[bytes]:
         match item:
             case EncodedChunk():
                 return [msgspec.msgpack.encode(message) for message in self._chunk(item)]

@@ -58,7 +58,7 @@ class Transitions:
                 del self._running[event_id]
                 self._completed.append(event_id)
 
-    def take(self) -> ChunkEvents:
+    def pop(self) -> ChunkEvents:
         """All that happened since it was last taken."""
         events = ChunkEvents(tuple(self._started), tuple(self._running), tuple(self._completed))
         self._started = []

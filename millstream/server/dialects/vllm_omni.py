@@ -223,7 +223,7 @@ class VLLMOmni(Dialect):
         self._outbox.put(VllmError(code="stalled" if live else "start_timeout", message=what))
         return False
 
-    async def hear(self, data: str | bytes) -> None:
+    async def on_message(self, data: str | bytes) -> None:
         try:
             fields = await self._interpreter.read_json(data, with_picture=not self._interpreter.live)
             match kind_of(fields):
@@ -248,7 +248,7 @@ class VLLMOmni(Dialect):
             self._interpreter.refuse(error)
         self._turned_away = not self._interpreter.live and self._interpreter.refusals > 0
 
-    def say(self, item: Any) -> list[str | bytes]:
+    def encode(self, item: Any) -> list[str | bytes]:
         match item:
             case OpeningBytes(data=data):
                 self._opening = data
@@ -346,7 +346,7 @@ class VLLMOmni(Dialect):
             return []
         fragment = self._opening + b"".join(picture.parts)
         self._opening = b""
-        events = self._transitions.take()
+        events = self._transitions.pop()
         metadata = ChunkMetadata(
             request_id=self._request_id,
             transport_chunk_index=self._num_chunks,

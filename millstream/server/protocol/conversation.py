@@ -104,7 +104,7 @@ class Conversation:
         self._viewer: Viewer | None = None
         outbox.put(hello(hub.card, limits))
 
-    async def hear(self, said: str | bytes | AnyClientMessage) -> None:
+    async def on_message(self, said: str | bytes | AnyClientMessage) -> None:
         """One message; an error is an answer too. A dialect has counted and read what it passes on."""
         control_id = ""
         try:
@@ -141,12 +141,12 @@ class Conversation:
         )
         return False
 
-    def leave(self) -> None:
+    def on_disconnect(self) -> None:
         """Leave the session as the connection ends; the session and its recording go on."""
         if self._live_session is not None and self._viewer is not None:
             self._live_session.remove_viewer(self._viewer)
 
-    def say(self, item: Any) -> str | bytes | list[str]:
+    def encode(self, item: Any) -> str | bytes | list[str]:
         """An item of the outbox as messages."""
         match item:
             case EncodedChunk():

@@ -80,7 +80,7 @@ class _Owed(NamedTuple):
     sender: Sender
 
     @property
-    def known(self) -> Receipt | None:
+    def receipt(self) -> Receipt | None:
         """The last of its receipts. One of an earlier chunk is that of a control before it, which had the
         same id."""
         receipt = self.live_session.receipts.find(self.queued.control_id)
@@ -262,7 +262,7 @@ class OscListener:
 
     def _tell_applied(self) -> None:
         for about, owed in list(self._owed.items()):
-            receipt = owed.known
+            receipt = owed.receipt
             if receipt is not None and receipt.state == "applied":
                 self._answer(owed.sender, "receipt", about[0], receipt.state, receipt.chunk_index)
             elif receipt is not None and not owed.live_session.ended:
@@ -275,10 +275,10 @@ class OscListener:
         self._warn("OSC refused: %s; others may have been", f"{name!r} from {sender[0]}: {error}")
 
     def _answer(self, sender: Sender, kind: str, *told: int | str) -> None:
-        if self._answers.take():
+        if self._answers.try_spend():
             with suppress(OSError):  # nobody has to listen
                 self.port.socket.sendto(osc.message(f"/{ROOT}/{kind}", *told), sender)
 
     def _warn(self, words: str, about: object) -> None:
-        if self._warnings.take():
+        if self._warnings.try_spend():
             log.warning(words, about)

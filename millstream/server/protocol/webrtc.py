@@ -68,12 +68,12 @@ async def _join(start: dict[str, Any], server: ServerState) -> Party:
     opening = read_opening({"type": "start", **start, "formats": ["raw"]})
     outbox = Outbox()
     conversation = Conversation(server.hub, outbox, server.limits, server.client)
-    await conversation.hear(opening)
+    await conversation.on_message(opening)
     if conversation.live_session is None:
         raise await refusal_in(outbox)
     owner = conversation.state == "owner"
     return Party(
-        talker=conversation,
+        handler=conversation,
         live_session=conversation.live_session,
         outbox=outbox,
         may_feed=owner,
@@ -83,6 +83,6 @@ async def _join(start: dict[str, Any], server: ServerState) -> Party:
 
 async def refusal_in(outbox: Outbox) -> ProtocolError:
     """Return the error that a conversation answered instead of a session."""
-    while not isinstance(said := await outbox.take(), ErrorMessage):
+    while not isinstance(said := await outbox.pop(), ErrorMessage):
         pass
     return ProtocolError(said.code, said.message)

@@ -93,7 +93,7 @@ class Archive:
     async def keep_journal(self, journal: SessionJournal, *, owner: str) -> None:
         """Its session has ended."""
         if await self._do(journal.finish):
-            self.store.keep("journals", journal.name, owner=owner)
+            self.store.add("journals", journal.name, owner=owner)
 
     def record(self, fps: float, failed: Callable[[str], object]) -> tuple[str, Recording]:
         """`failed` is told its name when it can go on no longer."""
@@ -102,7 +102,7 @@ class Archive:
 
     def copy(self, session: Session, kept: KeptAs | None = None) -> snapshot.Snapshot:
         """On the engine's thread."""
-        return snapshot.take(self._engine, session, self._header.fingerprint, kept)
+        return snapshot.capture(self._engine, session, self._header.fingerprint, kept)
 
     async def save(self, service: Service, session_id: str, *, owner: str) -> Kept:
         """A snapshot of a live session, taken between two of its chunks."""
@@ -113,14 +113,14 @@ class Archive:
         with _told_plainly("the session could not be saved"):
             await self._do(lambda: snapshot.write(taken, path))
             await self._do(partial(self.store.share, "snapshots", name))
-            return self.store.keep("snapshots", name, owner=owner)
+            return self.store.add("snapshots", name, owner=owner)
 
     async def find_saved(
         self, name: str, kind: Literal["snapshots", "sessions"] = "snapshots"
     ) -> SavedSession:
         """A snapshot that this engine can go on with. Raises what is wrong with it."""
         if await self._look_up(partial(self.store.fetch, kind, name)):
-            self.store.keep(kind, name)
+            self.store.add(kind, name)
         file = self.store.find(kind, name).path
         header = await self._look_up(partial(snapshot.check, file, self._engine, self._header.fingerprint))
         return SavedSession(header, file, self._read)
@@ -131,7 +131,7 @@ class Archive:
         name, path = self.store.new("snapshots")
         with _told_plainly("the session could not be brought back"):
             await self._look_up(partial(_link_or_copy, saved.path, path))
-            self.store.keep("snapshots", name, owner=owner)
+            self.store.add("snapshots", name, owner=owner)
         return replace(saved, path=path)
 
     def _read(self, path: Path) -> snapshot.Snapshot:
@@ -151,7 +151,7 @@ class Archive:
                 await self._do(lambda: draft.publish(path.name, path))
             finally:
                 draft.remove()
-            return self.store.keep("snapshots", name, owner=owner)
+            return self.store.add("snapshots", name, owner=owner)
 
     async def _do(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

@@ -59,7 +59,7 @@ class ChunkEncodings:
         encoding = self._of.get(format)
         return None if encoding is None else encoding.encoder.opening
 
-    def keep(self, formats: Collection[Format]) -> None:
+    def retain(self, formats: Collection[Format]) -> None:
         """Drop the encodings in all other formats, which have no viewers any more."""
         for unused in self._of.keys() - set(formats):
             del self._of[unused]

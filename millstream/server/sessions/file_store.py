@@ -102,7 +102,7 @@ class FileStore:
         assert NAME.fullmatch(name), f"{name!r} was not made here"
         return self._folder / kind / f"{name}{SUFFIXES[kind]}"
 
-    def keep(self, kind: Kind, name: str, *, owner: str = "") -> Kept:
+    def add(self, kind: Kind, name: str, *, owner: str = "") -> Kept:
         """The file is whole: it can be found from now on. Older ones may go for it."""
         path = self.place(kind, name)
         self._kept[kind].pop(name, None)  # one that was replaced is the newest

@@ -229,12 +229,12 @@ class SessionHub:
         max_chunks: int | None = None,
     ) -> LiveSession:
         """Open a session as a client asks for it."""
-        terms = self.card.terms(ask, key)
+        terms = self.card.request_arguments(ask, key)
         return self.open(**terms, max_chunks=max_chunks, client=client, key=key, session_id=session_id)
 
     def request_asked(self, ask: Ask, key: Key = NAMELESS) -> OpenRequest:
         """Return a client's ask as the request that it is. Raises what is wrong with it."""
-        return self.request(**self.card.terms(ask, key), key=key)
+        return self.request(**self.card.request_arguments(ask, key), key=key)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Something to be done whether or not whoever asked for it is still there."""

@@ -362,7 +362,7 @@ class Keeper:
         if held.is_over:
             self._remove(held)
             return
-        self._store(held).keep("sessions", held.file, owner=held.live_session.client)
+        self._store(held).add("sessions", held.file, owner=held.live_session.client)
         held.has_file = True
         self._tell_those_without()
 

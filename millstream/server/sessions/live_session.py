@@ -324,7 +324,7 @@ class LiveSession:
             return
         self.viewers.remove(viewer, self._parts.clock())
         self._parts.service.unwatch(self.session_id)
-        self._encodings.keep(self.viewers.formats)
+        self._encodings.retain(self.viewers.formats)
 
     def keep_unwatched(self) -> None:
         """Never count it as abandoned: a client waits for it that does not watch."""
@@ -582,7 +582,7 @@ class LiveSession:
                 viewer.outbox.put(said)
             viewer.outbox.finish()
         self._latest.clear()
-        self._encodings.keep(())
+        self._encodings.retain(())
 
     def _refuse_when_ended(self) -> None:
         if self.ended:

@@ -30,7 +30,7 @@ class ModelCard:
     """True if sessions can go on at another server."""
     sources: Sources = field(default_factory=Sources)
 
-    def terms(self, ask: Ask, key: Key) -> dict[str, Any]:
+    def request_arguments(self, ask: Ask, key: Key) -> dict[str, Any]:
         """Return a client's ask as the arguments of `SessionHub.request`. Raises what is wrong with it."""
         if bool(ask.prompt) == bool(ask.prompts):
             raise PromptError("a session needs either prompt or prompts, not both and not neither")

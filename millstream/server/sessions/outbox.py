@@ -88,14 +88,14 @@ class Outbox:
 
     async def drain(self, send: Callable[[Any], Awaitable[None]]) -> None:
         """Hand everything to `send`, in order, until it is finished. Raises `ClientGone`."""
-        while (item := await self.take()) is not None:
+        while (item := await self.pop()) is not None:
             try:
                 async with asyncio.timeout(self.limits.patience_s):
                     await send(item)
             except TimeoutError:
                 raise ClientGone from None
 
-    async def take(self) -> Any:
+    async def pop(self) -> Any:
         """The next item; None after the last."""
         while not self._items:
             if self._gone:

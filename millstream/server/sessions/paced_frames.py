@@ -61,7 +61,7 @@ class PacedFrames:
         """The next frame, when it is due, and how long after the first one that is; None after the last. May
         be cancelled."""
         while not self._frames:
-            item = await self._outbox.take()
+            item = await self._outbox.pop()
             if item is None:
                 return None
             if isinstance(item, EncodedChunk):

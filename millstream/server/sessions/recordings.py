@@ -120,7 +120,7 @@ class SessionRecordings:
         if recorded.cut_short:
             self._note(f"the recording ended early and is kept as far as it came: {DISK_FAILS}")
         log.info("recorded %s: %d frames", active.name, recorded.num_frames, extra=about)
-        self._archive().store.keep("recordings", active.name, owner=self._owner)
+        self._archive().store.add("recordings", active.name, owner=self._owner)
         self.names.append(active.name)
         return active.name
 

@@ -49,7 +49,7 @@ def watch_packets(transport: RTCSctpTransport, give_up: Callable[[], None]) -> N
             await parse(data)
         except Exception:  # a parser of strangers' packets raises what it likes
             over = True
-        over = over or not packets.take() or _holds_too_much(transport)
+        over = over or not packets.try_spend() or _holds_too_much(transport)
         if over:
             give_up()
 

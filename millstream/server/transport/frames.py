@@ -79,13 +79,15 @@ class MeteredConnection(ServerProtocol):
     def _spent(self, frame: Frame) -> str:
         """Which budget this frame does not fit in; empty where it fits."""
         limits = self.limits
-        if not self._frames.take():
+        if not self._frames.try_spend():
             return f"at most {limits.frames_per_s:g} frames a second"
-        if not self._bytes.take(len(frame.data)):
+        if not self._bytes.try_spend(len(frame.data)):
             return f"at most {limits.bytes_per_s:g} bytes a second"
         if frame.opcode in CONTROL:
             return (
-                "" if self._controls.take() else f"at most {limits.controls_per_s:g} pings and pongs a second"
+                ""
+                if self._controls.try_spend()
+                else f"at most {limits.controls_per_s:g} pings and pongs a second"
             )
         self._num_fragments = self._num_fragments + 1 if frame.opcode is Opcode.CONT else 1
         return (

@@ -2,7 +2,7 @@
 `parameters`.
 
 A peer is fed from one outbox, as any other client: pictures go to the track, everything else to the channel,
-which a talker reads and writes. Knows no dialect and no HTTP. Bounded: `max_peers` connections, `MAX_UNHEARD`
+which a handler reads and writes. Knows no dialect and no HTTP. Bounded: `max_peers` connections, `MAX_UNHEARD`
 messages that wait to be heard (one more is refused), `MAX_UNSENT_BYTES` that a client has not taken (one more
 byte and it counts as gone).
 """
@@ -80,7 +80,7 @@ class IceServer:
 class Party:
     """Server's end of a connection: the session, and the client it serves."""
 
-    talker: MessageHandler
+    handler: MessageHandler
     live_session: LiveSession
     outbox: Outbox
     """Outbox of the session's viewer, in format raw."""
@@ -179,7 +179,7 @@ class Peer:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._connection.close(), CLOSE_S)
         finally:
-            self._party.talker.leave()  # last: until then a message may still be taken
+            self._party.handler.on_disconnect()  # last: until then a message may still be taken
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(
@@ -213,8 +213,8 @@ class Peer:
     async def _speak(self) -> None:
         channel = await self._channel
         with suppress(ClientGone):
-            while (item := await self._words.take()) is not None:
-                for message in messages(self._party.talker.say(item)):
+            while (item := await self._words.pop()) is not None:
+                for message in messages(self._party.handler.encode(item)):
                     channel.send(message)
                 if channel.bufferedAmount > MAX_UNSENT_BYTES:
                     break
@@ -227,8 +227,8 @@ class Peer:
             await asyncio.sleep(0.01)
 
     async def _listen(self) -> None:
-        while self._party.talker.refusals <= self._limits.max_refusals:
-            await self._party.talker.hear(await self._heard.get())
+        while self._party.handler.refusals <= self._limits.max_refusals:
+            await self._party.handler.on_message(await self._heard.get())
         self._gone.set()
 
     def _note_state(self) -> None:
@@ -290,7 +290,7 @@ class Peers:
         try:
             Quota(self.max_peers).check("connections", own=own, all=len(self._peers))
         except Overloaded:
-            party.talker.leave()
+            party.handler.on_disconnect()
             raise
         servers = [RTCIceServer(each.url, each.username, each.credential) for each in self.ice_servers]
         peer = Peer(party, hub, limits, RTCConfiguration(iceServers=servers))

@@ -91,7 +91,7 @@ async def feed_camera(
         if (
             busy
             or seen_s < next_s
-            or not bucket.take()
+            or not bucket.try_spend()
             or frame.width * frame.height > limits.max_frame_pixels
         ):
             continue

@@ -1,6 +1,6 @@
 """A WebSocket and somebody who answers it: both listen and send, side by side, until either is over.
 
-Knows no dialect; what is said and what it means is the talker's business. A client that goes leaves at once;
+Knows no dialect; what is said and what it means is the handler's business. A client that goes leaves at once;
 one that is sent away is told why first.
 """
 
@@ -35,17 +35,17 @@ class MessageHandler(Protocol):
     def refusals(self) -> int:
         """Messages in a row that were answered with an error."""
 
-    async def hear(self, data: str | bytes) -> None:
+    async def on_message(self, data: str | bytes) -> None:
         """One message; an error is an answer too."""
 
-    def say(self, item: Any) -> Said:
+    def encode(self, item: Any) -> Said:
         """An item of the outbox as messages."""
 
-    def leave(self) -> None:
+    def on_disconnect(self) -> None:
         """The connection is over."""
 
 
-class PatientTalker(MessageHandler, Protocol):
+class PatientHandler(MessageHandler, Protocol):
     """One that minds silence."""
 
     @property
@@ -60,32 +60,34 @@ class PatientTalker(MessageHandler, Protocol):
         """How long the connection stays open once all is said, unless the client closes it."""
 
 
-MakeTalker = Callable[[SessionHub, Outbox, ClientLimits, ClientAccount], PatientTalker]
+MakeHandler = Callable[[SessionHub, Outbox, ClientLimits, ClientAccount], PatientHandler]
 
 
-async def converse(websocket: WebSocket, make_talker: MakeTalker) -> None:
+async def converse(websocket: WebSocket, make_handler: MakeHandler) -> None:
     """One connection, from beginning to end."""
     server = websocket.app.state.server.asked_by(websocket)
     limits: ClientLimits = server.limits
     offered = websocket.scope.get("subprotocols", ())  # a browser that brings its key in one needs one back
     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
     outbox = Outbox(OutboxLimits(patience_s=limits.patience_s))
-    talker = make_talker(server.hub, outbox, limits, server.client)
-    sender = asyncio.ensure_future(outbox.drain(lambda item: _send(websocket, messages(talker.say(item)))))
-    listener = asyncio.ensure_future(_listen(websocket, talker, limits))
+    handler = make_handler(server.hub, outbox, limits, server.client)
+    sender = asyncio.ensure_future(
+        outbox.drain(lambda item: _send(websocket, messages(handler.encode(item))))
+    )
+    listener = asyncio.ensure_future(_listen(websocket, handler, limits))
     try:
         await asyncio.wait({sender, listener}, return_when=asyncio.FIRST_COMPLETED)
-        if sender.done() and not sender.exception() and talker.linger_s > 0:
-            await asyncio.wait({listener}, timeout=talker.linger_s)
+        if sender.done() and not sender.exception() and handler.linger_s > 0:
+            await asyncio.wait({listener}, timeout=handler.linger_s)
         if listener.done() and not listener.exception():
             outbox.finish()
             await asyncio.wait({sender}, timeout=FAREWELL_S)
     finally:
         sent_away = listener.done()
         try:
-            present = await _settle(sender, listener)
+            present = await _stop(sender, listener)
         finally:
-            talker.leave()  # last: until then a message may still be taken
+            handler.on_disconnect()  # last: until then a message may still be taken
     if present and websocket.application_state is WebSocketState.CONNECTED:
         with suppress(WebSocketDisconnect, RuntimeError):  # it may have gone meanwhile
             await websocket.close(CLOSE_POLICY if sent_away else CLOSE_NORMAL)
@@ -95,19 +97,19 @@ def messages(said: Said) -> Sequence[str | bytes]:
     return [said] if isinstance(said, (str, bytes)) else said
 
 
-async def _listen(websocket: WebSocket, talker: PatientTalker, limits: ClientLimits) -> None:
+async def _listen(websocket: WebSocket, handler: PatientHandler, limits: ClientLimits) -> None:
     """Until the client leaves, keeps silent for too long, or says nothing right."""
-    while talker.refusals <= limits.max_refusals:
+    while handler.refusals <= limits.max_refusals:
         try:
-            message = await asyncio.wait_for(websocket.receive(), talker.patience_s)
+            message = await asyncio.wait_for(websocket.receive(), handler.patience_s)
         except asyncio.TimeoutError:
-            if talker.waited():
+            if handler.waited():
                 continue
             return
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", CLOSE_NORMAL))
         data = message.get("text")
-        await talker.hear(data if data is not None else message["bytes"])
+        await handler.on_message(data if data is not None else message["bytes"])
 
 
 async def _send(websocket: WebSocket, said: Sequence[str | bytes]) -> None:
@@ -118,7 +120,7 @@ async def _send(websocket: WebSocket, said: Sequence[str | bytes]) -> None:
             await websocket.send_text(message)
 
 
-async def _settle(*tasks: asyncio.Future[Any]) -> bool:
+async def _stop(*tasks: asyncio.Future[Any]) -> bool:
     """Stop both; whether the client is still there."""
     for result in await stop_all(tasks):
         if isinstance(result, (ClientGone, WebSocketDisconnect)):

@@ -61,7 +61,7 @@ class Judging(Protocol):
 
     def states(self) -> Iterator[ParameterState]: ...
 
-    def take(self, read: Read) -> None: ...
+    def load_state(self, read: Read) -> None: ...
 
 
 class Judges:
@@ -96,8 +96,8 @@ class Judges:
         for state in self._critic.states():
             yield ParameterState(CRITIC + state.name, state.tensors)
 
-    def take(self, read: Read) -> None:
-        self._critic.take(lambda name: read(CRITIC + name))
+    def load_state(self, read: Read) -> None:
+        self._critic.load_state(lambda name: read(CRITIC + name))
 
 
 def pulled(mine: Tensor, seen: Noised, wanted: Tensor, found: Tensor, unjudged: int) -> Tensor:

@@ -75,7 +75,7 @@ class Painting(Protocol):
     def states(self) -> Iterator[ParameterState]:
         """Yield the state that painting keeps from one step to the next."""
 
-    def take(self, read: Read) -> None: ...
+    def load_state(self, read: Read) -> None: ...
 
 
 class MatchingDistillation(Distillation):
@@ -109,9 +109,9 @@ class MatchingDistillation(Distillation):
         yield from self._judges.states()
         yield from self._painting.states()
 
-    def take(self, read: Read) -> None:
-        self._judges.take(read)
-        self._painting.take(read)
+    def load_state(self, read: Read) -> None:
+        self._judges.load_state(read)
+        self._painting.load_state(read)
 
     def set_rate(self, lr: float) -> None:
         self._judges.set_rate(lr)
@@ -192,7 +192,7 @@ class ClipPainting:
     def states(self) -> Iterator[ParameterState]:
         return iter(())
 
-    def take(self, read: Read) -> None:
+    def load_state(self, read: Read) -> None:
         """Nothing is kept."""
 
     def _shown(self, clip: Tensor, lots: RowRandomness) -> tuple[Tensor, Tensor] | None:

@@ -139,7 +139,7 @@ class PoolTraining:
         return {"roles": {state.name: dict(state.tensors) for state in self._roles.states()}}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._roles.take(state["roles"].__getitem__)
+        self._roles.load_state(state["roles"].__getitem__)
 
     def averaged(self) -> CausalDiT:
         found = copy.deepcopy(self._begun_as).requires_grad_(requires_grad=False).eval()

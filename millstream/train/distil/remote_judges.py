@@ -81,7 +81,7 @@ class RemoteJudges:
     def states(self) -> Iterator[ParameterState]:
         return iter(())
 
-    def take(self, read: Read) -> None:
+    def load_state(self, read: Read) -> None:
         """Do nothing: the judges' own ranks load their state."""
 
     def _send(self, judged: Judged, view: StreamView, guidance: float) -> None:

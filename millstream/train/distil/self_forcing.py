@@ -63,7 +63,7 @@ class Painter:
         """Changes of the student."""
 
     @torch.no_grad()
-    def follow(self, student: Learner) -> None:
+    def load_weights(self, student: Learner) -> None:
         """Copy the student's current weights, parameter by parameter. Called on every rank."""
         if student.changes != self._seen:
             for name, weight in student.each_weight():
@@ -157,7 +157,7 @@ class KeptStreams:
         }
         yield ParameterState(STREAMS, {name: tensor.clone() for name, tensor in whole.items()})
 
-    def take(self, read: Read) -> None:
+    def load_state(self, read: Read) -> None:
         found = read(STREAMS)
         rows = slice(self._setting.numbers.start, self._setting.numbers.stop)
         self._windows_PBFCYX.copy_(found["windows"][:, rows])
@@ -210,7 +210,7 @@ class StreamPainting:
         clips, text = (
             (clips, self._text_of(clips)) if choice.kind == "go on" else (batch.clips, batch.text_BSE)
         )
-        self._painter.follow(self._student)
+        self._painter.load_weights(self._student)
         stream, starts = self._painter.stream(
             text,
             self._shape,
@@ -231,8 +231,8 @@ class StreamPainting:
     def states(self) -> Iterator[ParameterState]:
         return self.kept.states()
 
-    def take(self, read: Read) -> None:
-        self.kept.take(read)
+    def load_state(self, read: Read) -> None:
+        self.kept.load_state(read)
 
 
 class RolloutChoice(NamedTuple):

@@ -86,7 +86,7 @@ class Distillation(ABC):
         """Yield the state that is kept besides the student's, the same on every rank."""
         return iter(())
 
-    def take(self, read: Read) -> None:  # noqa: B027 - most have nothing to go on from
+    def load_state(self, read: Read) -> None:  # noqa: B027 - most have nothing to go on from
         """Load that state."""
 
     def set_rate(self, lr: float) -> None:  # noqa: B027 - most have no critic
@@ -104,9 +104,9 @@ class RoleStates:
         for part in self._parts:
             yield from part.states()
 
-    def take(self, read: Read) -> None:
+    def load_state(self, read: Read) -> None:
         for part in self._parts:
-            part.take(read)
+            part.load_state(read)
 
 
 def training_rows(

@@ -104,7 +104,7 @@ class BatchStream:
         noise = partial(self._noise, config.frames_per_chunk)
         ring.place(frames, kv_bias=config.kv_bias)
         clean = sampler.denoise(dit, noise(0).to(self._model.dtype), self._levels, ring, cross, noise)
-        settled = sampler.settle(clean, config.context_noise, lambda: noise(COMMIT_STEP))
+        settled = sampler.add_noise(clean, config.context_noise, lambda: noise(COMMIT_STEP))
         sampler.commit(dit, settled, config.context_noise, ring, cross)
         self._remember(frames, clean)
         self._chunk += 1
@@ -148,7 +148,9 @@ class BatchStream:
         if not held:
             return
         context = torch.stack([self._window[frame] for frame in held], dim=1)
-        settled = sampler.settle(context, config.context_noise, lambda: self._noise(len(held), CONTEXT_STEP))
+        settled = sampler.add_noise(
+            context, config.context_noise, lambda: self._noise(len(held), CONTEXT_STEP)
+        )
         self._ring.reset()
         for i in range(0, len(held), config.frames_per_chunk):
             group = slice(i, i + config.frames_per_chunk)

@@ -42,7 +42,7 @@ class SpikeGuard:
             "in_a_row": torch.tensor(self.in_a_row, dtype=torch.float64),
         }
 
-    def take(self, state: Mapping[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         self._norms = deque(state["norms"].tolist(), maxlen=REMEMBERED)
         self.in_a_row = int(state["in_a_row"])
 

@@ -317,7 +317,7 @@ class TuningRun(TrainingRun[TuningReport]):
 
     def _look_for_stragglers(self, step: int) -> None:
         if self._own_time is not None and step % stragglers.EVERY == 0:
-            mine = torch.tensor(self._own_time.take(), device=self.device)
+            mine = torch.tensor(self._own_time.pop_mean(), device=self.device)
             self.stragglers.look(self.groups.everybody.collect(mine, "own time").tolist())
 
     def _report(

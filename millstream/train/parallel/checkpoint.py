@@ -43,14 +43,14 @@ class Resumable(Protocol):
 
     def states(self) -> Iterator[ParameterState]: ...
 
-    def take(self, read: Read) -> None: ...
+    def load_state(self, read: Read) -> None: ...
 
 
 class Remembers(Protocol):
     """State that is saved and restored beside a learner's; it is the same on every rank."""
 
     def state(self) -> dict[str, Tensor]: ...
-    def take(self, state: Mapping[str, Tensor]) -> None: ...
+    def load_state(self, state: Mapping[str, Tensor]) -> None: ...
 
 
 class Checkpoints:
@@ -129,9 +129,9 @@ class Checkpoints:
                 assert isinstance(about, TensorStorageMetadata), f"{key} is no tensor"
                 name, _, kind = key.rpartition(":")
                 kinds.setdefault(name, {})[kind] = about
-            self._learner.take(partial(_read, reader, kinds))
+            self._learner.load_state(partial(_read, reader, kinds))
             for each in self._beside.keys() & kinds.keys():
-                self._beside[each].take(_read(reader, kinds, each))
+                self._beside[each].load_state(_read(reader, kinds, each))
         except (OSError, CheckpointException, KeyError, EOFError, UnpicklingError) as error:
             wrong = (
                 f"has no {error}"

@@ -174,7 +174,7 @@ class DeepSpeedCheckpoints(Checkpoints):
             )
         beside = (kept or {}).get(BESIDE, {})
         for name in self._beside.keys() & beside.keys():
-            self._beside[name].take(beside[name])
+            self._beside[name].load_state(beside[name])
         return step_of(path)
 
 

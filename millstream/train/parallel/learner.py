@@ -112,18 +112,18 @@ class Learner(ABC):
         if self.loss_scale is not None:
             yield ParameterState(SCALE, self.loss_scale.state())
 
-    def take(self, read: Read) -> None:
+    def load_state(self, read: Read) -> None:
         """Load states that a learner of this plan or of another had."""
-        self._take(read)
+        self._load_state(read)
         self.changes += 1
         if self.loss_scale is not None:
-            self.loss_scale.take(read(SCALE))
+            self.loss_scale.load_state(read(SCALE))
 
     def _states(self, optimiser: torch.optim.Optimizer | None) -> Iterator[ParameterState]:
         """Yield the parameters' states; without an optimiser, their weights alone."""
         return states_of(self._named(), optimiser, self.groups.tensor)
 
-    def _take(self, read: Read) -> None:
+    def _load_state(self, read: Read) -> None:
         take_states(self._named(), self.optimiser, self.groups.tensor, read)
 
     @property
@@ -259,7 +259,7 @@ class ZeroLearner(ModuleLearner):
     def _states(self, optimiser: torch.optim.Optimizer | None) -> Iterator[ParameterState]:
         return states_of_zero(self._zero, optimiser)
 
-    def _take(self, read: Read) -> None:
+    def _load_state(self, read: Read) -> None:
         take_states_of_zero(self._zero, read)
 
     def _no_sync(self) -> AbstractContextManager[None]:

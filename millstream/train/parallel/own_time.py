@@ -28,8 +28,8 @@ class OwnTime:
             timed.register_forward_pre_hook(self._begin)
             timed.register_forward_hook(self._end)
 
-    def take(self) -> float:
-        """Return the mean seconds of a call since the last `take`; 0 if there was none."""
+    def pop_mean(self) -> float:
+        """Return the mean seconds of a call since the last `pop_mean`; 0 if there was none."""
         spans = self._spans
         self._spans = []
         if self._on_gpu and spans:

@@ -62,7 +62,7 @@ class LossScale:
     def state(self) -> dict[str, Tensor]:
         return {name: torch.tensor(float(getattr(self, name))) for name in ("value", "good_steps", "skipped")}
 
-    def take(self, state: Mapping[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         self.value = float(state["value"])
         self.good_steps = int(state["good_steps"])
         self.skipped = int(state["skipped"])

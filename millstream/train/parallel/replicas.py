@@ -38,10 +38,10 @@ class _Bucket:
         """Return the gradients end to end in float32, in which they are summed. The parameters' gradients are
         views of the result from now on, so that they are held once."""
         laid_out = end_to_end([gradient_of(parameter) for parameter in self.parameters], torch.float32)
-        self.take(laid_out)
+        self.set_grads(laid_out)
         return laid_out
 
-    def take(self, laid_out: Tensor) -> None:
+    def set_grads(self, laid_out: Tensor) -> None:
         parts = laid_out.split([parameter.numel() for parameter in self.parameters])
         for parameter, part in zip(self.parameters, parts, strict=True):
             parameter.grad = part.view_as(parameter).to(parameter.dtype)
@@ -92,7 +92,7 @@ class Replicas:
         self._begin_full()
         for bucket in self._buckets:
             assert bucket.pending is not None, "every full bucket was sent"
-            bucket.take(bucket.pending.wait().div_(self._group.size))
+            bucket.set_grads(bucket.pending.wait().div_(self._group.size))
             bucket.pending = None
             bucket.ready.clear()
         self._begun = 0

@@ -60,13 +60,13 @@ class RewardedBatch:
 class Batches(Protocol):
     """Source of batches: on this rank, or on one of its own."""
 
-    def follow(self, actor: CausalDiT, version: int) -> Phase:
+    def load_weights(self, actor: CausalDiT, version: int) -> Phase:
         """Take the actor's weights over. No batch may be under way."""
 
     def begin(self, step: int) -> None:
         """Begin a step's batch with the current weights."""
 
-    def take(self) -> RewardedBatch:
+    def collect(self) -> RewardedBatch:
         """Return the batch that was begun, when it is done."""
 
     def evaluate(self) -> Evaluation: ...
@@ -96,13 +96,13 @@ class BatchMaker:
         self._stream = torch.cuda.Stream(self._device) if is_apart else None
         self._begun: int | Future[RewardedBatch] | None = None
 
-    def follow(self, actor: CausalDiT, version: int) -> Phase:
+    def load_weights(self, actor: CausalDiT, version: int) -> Phase:
         assert self._begun is None, (
             f"weights of version {version} for a rollout of version {self.engine.version} under way"
         )
         phases = list[Phase]()
         with timed("sync", phases, self._device):
-            self.engine.follow(actor, version)
+            self.engine.load_weights(actor, version)
         return phases[0]
 
     def begin(self, step: int) -> None:
@@ -111,7 +111,7 @@ class BatchMaker:
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
         self._begun = step if self._thread is None else self._thread.submit(self._make_beside, step)
 
-    def take(self) -> RewardedBatch:
+    def collect(self) -> RewardedBatch:
         begun = self._begun
         self._begun = None
         assert begun is not None, "no batch was begun"

@@ -32,7 +32,7 @@ class DivergenceControl:
     def __post_init__(self) -> None:
         self.least = self.coefficient
 
-    def follow(self, measured: float) -> None:
+    def adjust(self, measured: float) -> None:
         """Scale the coefficient by measured / target, but by no more than `FACTOR` either way."""
         if self.target > 0:
             by = min(FACTOR, max(1 / FACTOR, measured / self.target))

@@ -257,7 +257,7 @@ class ReferenceLearner(PolicyLearner):
         found |= said | self._update(made, references, old_BLK, advantage_BLK, known_B)
         found["kl_reached"] = self._reached(made, references, known_B)
         self._go_back(self.control.share(found["kl_reached"]))
-        self.control.follow(found["kl_reached"])
+        self.control.adjust(found["kl_reached"])
         self.version += 1
         return found
 

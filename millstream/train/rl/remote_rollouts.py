@@ -57,16 +57,16 @@ class RemoteBatches:
         self._dtype = dtype
         self._device = device
 
-    def follow(self, actor: CausalDiT, version: int) -> Phase:
+    def load_weights(self, actor: CausalDiT, version: int) -> Phase:
         begun = time.time()
-        self._order("follow", version)
+        self._order("load_weights", version)
         share_weights(dict(actor.named_parameters()), version, self._world, self._dtype)
         return Phase("sync", begun, time.time())
 
     def begin(self, step: int) -> None:
         self._order("make", step)
 
-    def take(self) -> RewardedBatch:
+    def collect(self) -> RewardedBatch:
         batch: RewardedBatch = self._answer()
         return replace(
             batch, made=moved(batch.made, self._device), scored=_scored(batch.scored, self._device)
@@ -96,8 +96,8 @@ def obey(maker: BatchMaker, world: RankGroup) -> None:
         what, number = world.gather(None, "order")[LEARNER]
         if what == "end":
             return
-        if what == "follow":
-            maker.engine.follow_by(
+        if what == "load_weights":
+            maker.engine.load_weights_by(
                 partial(share_weights, version=number, world=world, dtype=maker.engine.dtype)
             )
         else:

@@ -145,11 +145,11 @@ class RolloutEngine:
         self.dtype = dtype
         self.version = 0
 
-    def follow(self, actor: CausalDiT, version: int) -> None:
+    def load_weights(self, actor: CausalDiT, version: int) -> None:
         """Take the actor's weights over, in place."""
-        self.follow_by(partial(_copy_over, dict(actor.named_parameters()), version))
+        self.load_weights_by(partial(_copy_over, dict(actor.named_parameters()), version))
 
-    def follow_file(self, path: Path) -> None:
+    def load_weights_file(self, path: Path) -> None:
         """Take weights over from a file that `write_version` wrote, perhaps in another process. It is read
         whole before anything changes, and not at all if it holds the current version."""
         try:
@@ -164,10 +164,10 @@ class RolloutEngine:
                 theirs = {name: file.get_tensor(name) for name in self._weights}
         except (OSError, SafetensorError, KeyError) as error:
             raise WeightsError(f"{path} holds no weights to roll out with ({type(error).__name__})") from None
-        self.follow_by(partial(_copy_over, theirs, version))
+        self.load_weights_by(partial(_copy_over, theirs, version))
 
     @torch.no_grad()
-    def follow_by(self, write: Callable[[Mapping[str, Tensor]], int]) -> None:
+    def load_weights_by(self, write: Callable[[Mapping[str, Tensor]], int]) -> None:
         """Take weights over by `write`, which writes over the weights that it is given and returns their
         version. If it fails half-way, rollouts are refused until a later call succeeds."""
         self.version = BEING_WRITTEN

@@ -172,7 +172,7 @@ class PolicyRun(TrainingRun[PolicyReport]):
             return self.run(report, stop)
         finally:
             if self._ahead:  # nobody will learn from it
-                self.batches.take()
+                self.batches.collect()
                 self._ahead = False
 
     def begin(self, step: int, kept: list[dict[str, Any]]) -> AbstractContextManager[object]:
@@ -224,12 +224,12 @@ class PolicyRun(TrainingRun[PolicyReport]):
         phases = list[Phase]()
         self.learner.set_rate(learning_rate(self.recipe, step))
         if not self._ahead:
-            phases.append(self.batches.follow(self.actor, self.learner.version))
+            phases.append(self.batches.load_weights(self.actor, self.learner.version))
             self.batches.begin(step)
-        batch = self.batches.take()
+        batch = self.batches.collect()
         self._ahead = False
         if self.recipe.asynchronous and not self._is_a_break(step + 1):
-            phases.append(self.batches.follow(self.actor, self.learner.version))
+            phases.append(self.batches.load_weights(self.actor, self.learner.version))
             self.batches.begin(step + 1)
             self._ahead = True
         scored = batch.scored
@@ -278,7 +278,7 @@ class PolicyRun(TrainingRun[PolicyReport]):
                 self._average.module.to(device)
 
     def _evaluate(self, step: int) -> None:
-        self.batches.follow(self._shown, self.learner.version)
+        self.batches.load_weights(self._shown, self.learner.version)
         found = self.batches.evaluate()
         self.evaluated.append(Evaluated(step, found.reward, found.judge))
         line = {"step": step, "reward": found.reward, "flicker": found.flicker}

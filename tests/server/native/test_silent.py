@@ -115,7 +115,7 @@ def test_who_does_not_take_an_answer_is_cut(monkeypatch: pytest.MonkeyPatch, tmp
     with serving(tmp_path) as server:
         name, path = server.hub.archive.store.new("recordings")
         path.write_bytes(bytes(16 * 2**20))
-        server.hub.archive.store.keep("recordings", name)
+        server.hub.archive.store.add("recordings", name)
         host, port = server.address.split(":")
         with socket.socket() as peer:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

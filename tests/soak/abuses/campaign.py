@@ -42,7 +42,7 @@ class Budget:
     until: float
     """`time.monotonic` after which nothing more is sent."""
 
-    def take(self, wanted: int) -> int:
+    def spend(self, wanted: int) -> int:
         granted = min(wanted, self.left) if time.monotonic() < self.until else 0
         self.left -= granted
         return granted
@@ -56,13 +56,13 @@ async def run_campaign(target: Target, *, mutations: int, seed: int, limit_s: fl
 
     async def talk(number: int) -> None:
         chance = random.Random(f"{seed}/talker/{number}")
-        while not tally.hopeless and (size := budget.take(BATCH * BATCHES)):
+        while not tally.hopeless and (size := budget.spend(BATCH * BATCHES)):
             sent = await _converse(target, PROTOCOLS[number % len(PROTOCOLS)], size, tally, chance)
             budget.left += size - sent
 
     async def visit(number: int, kind: str, mine: Budget) -> None:
         guest = Guest(target, kind, random.Random(f"{seed}/{kind}/{number}"), tally)
-        while not tally.hopeless and (size := mine.take(BATCH)):
+        while not tally.hopeless and (size := mine.spend(BATCH)):
             await guest.visit(size)
 
     rest = Budget(15 * share, budget.until)

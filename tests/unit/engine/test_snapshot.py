@@ -48,7 +48,7 @@ def pixels(session: Session, chunks: int = CHUNKS) -> list[np.ndarray]:
 
 def saved(engine: Engine, session: Session, fingerprint: str, folder: Path) -> snapshot.Snapshot:
     path = folder / "saved.safetensors"
-    snapshot.write(snapshot.take(engine, session, fingerprint), path)
+    snapshot.write(snapshot.capture(engine, session, fingerprint), path)
     return snapshot.read(path, engine, fingerprint)
 
 
@@ -138,7 +138,7 @@ def test_a_restyled_video_goes_on_with_its_motion(engine: Engine, fingerprint: s
 def test_the_copy_does_not_change_when_the_session_goes_on(engine: Engine, fingerprint: str) -> None:
     original = engine.session("sea")
     digests(original, 3)
-    taken = snapshot.take(engine, original, fingerprint)
+    taken = snapshot.capture(engine, original, fingerprint)
     expected = digests(original, 3)
     assert digests(snapshot.revive(taken, engine, "first"), 3) == expected
     assert digests(snapshot.revive(taken, engine, "second"), 3) == expected
@@ -148,7 +148,7 @@ def test_closing_a_restored_session_frees_all_it_held(engine: Engine, fingerprin
     before = set(engine.generator.caches)
     with engine.session("sea") as original:
         digests(original, 1)
-        taken = snapshot.take(engine, original, fingerprint)
+        taken = snapshot.capture(engine, original, fingerprint)
     with snapshot.revive(taken, engine, "another"):
         assert "another" in engine.generator.caches
     assert set(engine.generator.caches) == before
@@ -159,7 +159,7 @@ def file(engine: Engine, fingerprint: str, tmp_path_factory: pytest.TempPathFact
     with engine.session("sea") as session:
         digests(session, 2)
         path = tmp_path_factory.mktemp("snapshots") / "one.safetensors"
-        snapshot.write(snapshot.take(engine, session, fingerprint), path)
+        snapshot.write(snapshot.capture(engine, session, fingerprint), path)
     return path
 
 
@@ -290,7 +290,7 @@ def test_what_a_vae_keeps_is_known_without_running_it(model: str, tmp_path: Path
         "sea", frames=iter(frames), height=64, width=96, window=6, sink=2, positions="windowed"
     ) as session:
         digests(session, 1)
-        taken = snapshot.take(engine, session, "")
+        taken = snapshot.capture(engine, session, "")
     assert {"encoder.0", "decoder.0", "ring.sink_k"} <= set(taken.tensors)
     snapshot.write(taken, tmp_path / "one.safetensors")
     assert snapshot.check(tmp_path / "one.safetensors", engine, "") == taken.header
@@ -338,7 +338,7 @@ def test_a_session_with_decoded_anchors_needs_the_picture_of_each_frame(
 ) -> None:
     with engine.session("sea", anchor="decoded") as session:
         digests(session, 2)
-        snapshot.write(snapshot.take(engine, session, fingerprint), tmp_path / "one.safetensors")
+        snapshot.write(snapshot.capture(engine, session, fingerprint), tmp_path / "one.safetensors")
     assert snapshot.check(tmp_path / "one.safetensors", engine, fingerprint).config.anchor == "decoded"
     with pytest.raises(SnapshotError, match=f"{taken_away} is missing"):
         snapshot.check(
@@ -400,7 +400,7 @@ def test_a_session_goes_on_under_other_speed_ups_as_it_would_have_to_rounding(
     original = here.session("sea", height=16, width=32, **changes)
     digests(original, 5)
     path = tmp_path / "saved.safetensors"
-    snapshot.write(snapshot.take(here, original, here.fingerprint()), path)
+    snapshot.write(snapshot.capture(here, original, here.fingerprint()), path)
     revived = snapshot.revive(snapshot.read(path, there, fingerprint), there, f"{saved_fast}{len(changes)}")
     for before, after in zip(pixels(original, 4), pixels(revived, 4), strict=True):
         assert np.abs(before.astype(int) - after.astype(int)).max() <= 1
@@ -412,5 +412,5 @@ def test_one_that_owes_a_commit_goes_on_to_the_bits_it_would_have_had_with_it_ma
     original = fast.session("sea", height=16, width=32)
     digests(original, 5)
     assert fast.generator.caches[original.id].owed is not None
-    taken = snapshot.take(fast, original, fingerprint)
+    taken = snapshot.capture(fast, original, fingerprint)
     assert digests(snapshot.revive(taken, fast, "after a commit"), 3) == digests(original, 3)

@@ -57,7 +57,7 @@ def test_a_saved_session_goes_on_over_as_many_tiles_and_is_refused_over_others(t
     frames = list(moving_square(45))  # 9 for the first chunk, then 12 for each
     session = engine.session("sea", frames=frames, noise_scale=0.4, **SMALL)
     list(session.stream(2))
-    snapshot.write(snapshot.take(engine, session, fingerprint), path)
+    snapshot.write(snapshot.capture(engine, session, fingerprint), path)
     expected = [chunk.frames for chunk in session.stream(2)]
     feed = LiveFeed((16, 32))
     for frame in frames[21:]:

@@ -117,10 +117,10 @@ def test_a_leader_keeps_nothing_of_sessions_that_are_gone() -> None:
         for one in (parcel(1, session_id=name), staggered):
             sequence += 1
             orders = Orders(sequence=sequence, envelopes=(one.envelope,))
-            assert leader._take(Received(orders, {"0.latents_in": one.latents_in}))
+            assert leader._handle(Received(orders, {"0.latents_in": one.latents_in}))
         assert held(leader) > before
         sequence += 1
-        assert leader._take(
+        assert leader._handle(
             Received(Orders(sequence=sequence, envelopes=(instruction("RELEASE", 3, name),)), {})
         )
     assert held(leader) == before

@@ -67,7 +67,7 @@ def test_a_worker_lets_go_of_the_times_of_chunks_that_are_over(monkeypatch: pyte
     monkeypatch.setattr(MeshRank, "run", heard)
     monkeypatch.setattr(worker, "Broadcast", lambda mesh: LeaderOfOne(session))
     groups: Any = SimpleNamespace(mesh=SimpleNamespace(size=1, rank=2))
-    MeshRank(engine.generator, groups, SimpleNamespace(busy=nullcontext), check=lambda _: None).follow()  # type: ignore[arg-type]
+    MeshRank(engine.generator, groups, SimpleNamespace(busy=nullcontext), check=lambda _: None).serve_leader()  # type: ignore[arg-type]
     last = watch.spans[-1].work.call
     times = [span.ms for span in watch.spans if span.work.call == last]
     assert len({span.work.call for span in watch.spans}) == CHUNKS

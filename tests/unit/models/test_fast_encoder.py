@@ -115,7 +115,7 @@ def test_canvases_of_this_pass_and_the_one_before_are_kept() -> None:
 
     def of(kind: int) -> torch.Tensor:
         canvases.begin((kind,))
-        return canvases.take((2, 3), (0,), like)
+        return canvases.get((2, 3), (0,), like)
 
     first = of(1)
     second = of(2)
@@ -128,4 +128,4 @@ def test_canvases_of_one_size_and_different_rims_are_different() -> None:
     canvases = Canvases()
     like = torch.empty(0)
     canvases.begin((1,))
-    assert canvases.take((2, 3), (0,), like) is not canvases.take((2, 3), (1,), like)
+    assert canvases.get((2, 3), (0,), like) is not canvases.get((2, 3), (1,), like)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from millstream.core.presets import MODELS, SCHEDULES, apply_schedule
 from millstream.core.schedule import noise_levels, start_at
-from millstream.models.sampler import denoise, mix, settle
+from millstream.models.sampler import add_noise, denoise, mix
 
 
 def test_self_forcing_levels_are_the_published_ones() -> None:
@@ -64,5 +64,5 @@ def test_denoising_calls_each_level_once_with_its_own_noise_and_ends_clean() -> 
 
 def test_settling_at_level_0_needs_no_noise() -> None:
     clean = torch.randn(1, 1, 1, 2, 2)
-    assert settle(clean, 0.0, lambda: pytest.fail("asked for noise")) is clean
-    assert torch.allclose(settle(clean, 100.0, lambda: torch.ones_like(clean)), 0.9 * clean + 0.1)
+    assert add_noise(clean, 0.0, lambda: pytest.fail("asked for noise")) is clean
+    assert torch.allclose(add_noise(clean, 100.0, lambda: torch.ones_like(clean)), 0.9 * clean + 0.1)

@@ -211,7 +211,7 @@ def test_a_session_saved_with_previews_goes_on_with_them_and_not_without(
     fingerprint = previewing.fingerprint()
     with previewing.session("sea", **SMALL) as session:
         list(session.stream(2))
-        snapshot.write(snapshot.take(previewing, session, fingerprint), path)
+        snapshot.write(snapshot.capture(previewing, session, fingerprint), path)
         [expected] = session.stream(1)
     with snapshot.revive(snapshot.read(path, previewing, fingerprint), previewing, "another") as revived:
         [found] = revived.stream(1)

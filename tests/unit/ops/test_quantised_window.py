@@ -213,7 +213,7 @@ def test_a_session_is_saved_without_it_and_goes_on_to_the_same_bits(paired: bool
     with engine.session("sea", height=32, width=48, window=6, sink=1) as session:
         list(session.stream(4))
         path = tmp_path / "saved.safetensors"
-        snapshot.write(snapshot.take(engine, session, engine.fingerprint()), path)
+        snapshot.write(snapshot.capture(engine, session, engine.fingerprint()), path)
         expected = [chunk.digest for chunk in session.stream(3)]
     with snapshot.revive(snapshot.read(path, engine, engine.fingerprint()), engine, "another") as revived:
         assert [chunk.digest for chunk in revived.stream(3)] == expected

@@ -368,7 +368,7 @@ def test_a_live_feed_keeps_the_newest_and_no_more() -> None:
     feed = LiveFeed((2, 2))
     for number in range(CAPACITY + 10):
         feed.push(np.full((2, 2, 3), number, np.uint8))
-    frames, real = feed.take(12)
+    frames, real = feed.read(12)
     assert (real, feed.dropped, int(frames[0, 0, 0, 0])) == (12, 10, 10)
 
 

@@ -30,7 +30,7 @@ def saved(engine: Engine, chunks: int = 2, **changes: object) -> snapshot.Snapsh
         list(session.stream(chunks))
         for control in changes.pop("controls", ()):
             session.control(control, at_chunk=99)
-        return snapshot.take(engine, session, "")
+        return snapshot.capture(engine, session, "")
 
 
 def restoring(engine: Engine, name: str, make: Callable[[Engine], Session], **changes: object) -> OpenRequest:

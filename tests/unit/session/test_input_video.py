@@ -15,7 +15,7 @@ def test_a_feed_gives_every_frame_once_and_fills_only_the_last_chunk(total: int,
     feed = FrameFeed(np.full((2, 2, 3), number, np.uint8) for number in range(total))
     seen: list[int] = []
     for count in counts:
-        taken = feed.take(count)
+        taken = feed.read(count)
         if taken is None:
             assert len(seen) == total
             break
@@ -29,7 +29,7 @@ def test_a_feed_gives_every_frame_once_and_fills_only_the_last_chunk(total: int,
 def test_a_feed_takes_no_more_than_it_was_asked_for() -> None:
     """A live source would otherwise run behind by what was taken too early."""
     source = iter(range(30))
-    FrameFeed(np.full((2, 2, 3), number, np.uint8) for number in source).take(9)
+    FrameFeed(np.full((2, 2, 3), number, np.uint8) for number in source).read(9)
     assert next(source) == 9
 
 

@@ -173,7 +173,7 @@ def test_a_restyled_video_replays_from_its_input(tmp_path: Path) -> None:
         session_id="again",
     )
     assert [
-        chunk.digest for chunk in tiny_engine().stream(session).follow(map(_renamed, journal.chunks))
+        chunk.digest for chunk in tiny_engine().stream(session).replay(map(_renamed, journal.chunks))
     ] == digests
 
 
@@ -233,7 +233,7 @@ def test_an_input_that_ends_too_early_is_refused_rather_than_made_up(tmp_path: P
     session = tiny_engine().session(
         "sea", config=journal.header.config, frames=moving_square(9, 2), session_id="again"
     )
-    chunks = tiny_engine().stream(session).follow(map(_renamed, journal.chunks))
+    chunks = tiny_engine().stream(session).replay(map(_renamed, journal.chunks))
     assert next(chunks).index == 0
     with pytest.raises(EnvelopeRefused, match="ends before chunk 1"):
         next(chunks)

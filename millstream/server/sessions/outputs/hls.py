@@ -53,11 +53,11 @@ class HlsShelf:
             while not self.ended and (rest_s := self._asked_at + UNASKED_S - time.monotonic()) > 0:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(rest_s):
-                        self._take(await self._outbox.take())
+                        self._add(await self._outbox.pop())
         finally:
             self._live_session.remove_viewer(self._viewer)
 
-    def _take(self, item: object) -> None:
+    def _add(self, item: object) -> None:
         if item is None:
             self.ended = True
             self.begun.set()

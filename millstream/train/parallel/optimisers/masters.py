@@ -38,7 +38,7 @@ class Masters(OwnOptimiser):
         master = self.masters[parameter]
         return {WEIGHT: master.detach(), **kept_by(self._optimiser, master)}
 
-    def take(self, parameter: nn.Parameter, weight: Tensor, state: Mapping[str, Tensor]) -> None:
+    def load_state(self, parameter: nn.Parameter, weight: Tensor, state: Mapping[str, Tensor]) -> None:
         master = self.masters[parameter]
         there = {kind: value.to(master.device) for kind, value in state.items()}
         take_back(self._optimiser, master, weight.to(master.device), there)

@@ -38,7 +38,7 @@ class OwnOptimiser(torch.optim.Optimizer):
         is kept beside it."""
         return dict(self.state.get(parameter, {}))
 
-    def take(self, parameter: nn.Parameter, weight: Tensor, state: Mapping[str, Tensor]) -> None:
+    def load_state(self, parameter: nn.Parameter, weight: Tensor, state: Mapping[str, Tensor]) -> None:
         """Restore the state that an optimiser kept for a parameter, whose weight is restored already."""
         _put(self, parameter, state)
 
@@ -70,7 +70,7 @@ def take_back(
     if not isinstance(optimiser, OwnOptimiser):
         _put(optimiser, parameter, state)
     elif state:
-        optimiser.take(parameter, weight, state)
+        optimiser.load_state(parameter, weight, state)
 
 
 def _put(optimiser: torch.optim.Optimizer, parameter: nn.Parameter, state: Mapping[str, Tensor]) -> None:

@@ -88,7 +88,7 @@ class PackedAdamW(OwnOptimiser):
                 state[kind] = _held_as(parameter, decode(codes, state.pop(_scale(kind)), levels))
         return state
 
-    def take(self, parameter: nn.Parameter, weight: Tensor, state: Mapping[str, Tensor]) -> None:
+    def load_state(self, parameter: nn.Parameter, weight: Tensor, state: Mapping[str, Tensor]) -> None:
         """Restore the state. Moments that were decoded from codes are encoded to the same codes again."""
         found = {kind: value for kind, value in state.items() if kind not in LEVELS}
         for kind, levels in LEVELS.items():

@@ -66,7 +66,7 @@ def test_a_painter_on_the_fast_path_follows_every_weight_of_the_student() -> Non
     before = streamed(plain)
     found = list[torch.Tensor]()
     for painter in (plain, fast):
-        painter.follow(Student())  # type: ignore[arg-type]
+        painter.load_weights(Student())  # type: ignore[arg-type]
         found.append(
             painter.stream(
                 text, shape, RowRandomness(0, "a", 0, [0, 1], CPU), chunks=2, levels=(1000.0, 700.0), window=6

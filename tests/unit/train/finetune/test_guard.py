@@ -24,7 +24,7 @@ def test_what_was_usual_is_known_after_a_resume() -> None:
     for number in range(REMEMBERED + 5):
         first.may_step(1.0 + number / 100)
     first.may_step(math.nan)
-    second.take(first.state())
+    second.load_state(first.state())
     assert second.in_a_row == 1
     assert not second.may_step(8.0)
     assert second.state()["norms"].tolist() == first.state()["norms"].tolist()

@@ -116,7 +116,7 @@ def test_a_learner_goes_on_to_the_same_bits_from_what_its_optimiser_kept(changed
     whole.learn(second)
     kept = {state.name: dict(state.tensors) for state in whole.states()}
     assert all(value.dtype == torch.float32 for state in kept.values() for value in state.values())
-    other.take(kept.__getitem__)
+    other.load_state(kept.__getitem__)
     assert torch.equal(whole.learn(third).loss, other.learn(third).loss)
     ours = whole.weights()
     theirs = other.weights()

@@ -35,5 +35,5 @@ def test_a_scale_goes_on_where_it_was() -> None:
     second = LossScale()
     for squares in (FINE, TOO_LARGE, FINE, FINE):
         first.may_step(squares)
-    second.take(first.state())
+    second.load_state(first.state())
     assert second == first

@@ -98,18 +98,18 @@ def test_what_older_weights_sampled_counts_as_if_it_were_sampled_now() -> None:
 
 def test_the_coefficient_follows_the_divergence_and_beyond_the_bound_rewards_count_for_nothing() -> None:
     control = DivergenceControl(coefficient=1.0, target=2.0, bound=5.0)
-    control.follow(0.1)
+    control.adjust(0.1)
     assert control.coefficient == 1.0, "it waits for what comes"
-    control.follow(2.5)
+    control.adjust(2.5)
     assert control.coefficient == 1.25
-    control.follow(9.0)
+    control.adjust(9.0)
     assert control.coefficient == 1.875
-    control.follow(0.1)
+    control.adjust(0.1)
     assert control.coefficient == 1.25
     assert (control.share(1.0), control.share(8.0)) == (1.0, 0.5)
     assert (control.is_beyond(4.0), control.is_beyond(6.0)) == (False, True)
     free = DivergenceControl(coefficient=0.0, target=0.0, bound=5.0)
-    free.follow(99.0)
+    free.adjust(99.0)
     assert (free.coefficient, free.is_beyond(99.0), free.share(99.0)) == (0.0, False, 1.0)
 
 
@@ -144,7 +144,7 @@ def test_a_policy_finds_an_optimum_that_is_known(algorithm: str) -> None:
         made = engine.roll(RolloutPlan(prompts=("sea",), group=16, chunks=1, seed=step))
         found.append(float(made.clean_BFCYX.mean()))
         learner.learn(made, worth(made), torch.ones(16, dtype=torch.bool), 16)
-        engine.follow(learner.actor, learner.version)
+        engine.load_weights(learner.actor, learner.version)
     assert abs(found[0] - TARGET) > 0.3
     assert sum(found[-3:]) / 3 == pytest.approx(TARGET, abs=0.12), found
 
@@ -160,7 +160,7 @@ def test_a_bound_holds_a_policy_to_its_reference() -> None:
         for step in range(6):
             made = engine.roll(RolloutPlan(prompts=("sea",), group=8, chunks=1, seed=step))
             said = learner.learn(made, worth(made), torch.ones(8, dtype=torch.bool), 8)
-            engine.follow(learner.actor, learner.version)
+            engine.load_weights(learner.actor, learner.version)
         apart.append(said["kl"])
     assert apart[1] < 0.5 * apart[0]
 
@@ -193,7 +193,7 @@ def test_what_holds_a_policy_leads_it_back_to_its_reference(coefficient: float) 
     with torch.no_grad():
         for parameter in learner.actor.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter) * parameter.abs().mean())
-    engine.follow(learner.actor, learner.version)
+    engine.load_weights(learner.actor, learner.version)
     made = engine.roll(PLAN)
     found = [apart_from_reference(learner, made)]
     for _ in range(3):
@@ -228,7 +228,7 @@ def followed(target: float) -> tuple[list[float], list[float]]:
         torch.testing.assert_close(again.detach(), made.clean_BFCYX, atol=1e-5, rtol=0)
         apart.append(learner.learn(made, worth(made), KNOWN, 4)["kl"])
         means.append(float(made.clean_BFCYX.mean()))
-        engine.follow(learner.actor, learner.version)
+        engine.load_weights(learner.actor, learner.version)
     return apart, means
 
 
@@ -269,7 +269,7 @@ def test_the_gradient_that_is_followed_is_that_of_streaming_again_with_other_wei
     for far in (1e-2, -2e-2):
         with torch.no_grad():
             torch._foreach_add_(weights, way, alpha=far)
-        engine.follow(learner.actor, 1)
+        engine.load_weights(learner.actor, 1)
         again = engine.roll(plan)
         found.append(float(told(again, again.clean_BFCYX, rows).sum()))
     assert (found[0] - found[1]) / 2e-2 == pytest.approx(slope, rel=0.05)
@@ -312,10 +312,10 @@ def test_a_learner_goes_on_to_the_same_bits() -> None:
                 state = learner.state()
                 engine, learner = policy(algorithm="ppo", lr=1e-3)
                 learner.load_state(state)
-                engine.follow(learner.actor, learner.version)
+                engine.load_weights(learner.actor, learner.version)
             made = engine.roll(RolloutPlan(prompts=("sea",), group=4, chunks=1, seed=step))
             learner.learn(made, worth(made), KNOWN, 4)
-            engine.follow(learner.actor, learner.version)
+            engine.load_weights(learner.actor, learner.version)
         return learner.actor.head.proj.weight.detach()
 
     assert torch.equal(run(stop=2), run(stop=-1))

@@ -202,8 +202,8 @@ def test_no_weights_are_taken_over_while_a_batch_is_under_way(tmp_path: Path) ->
     found = run(tmp_path, recipe(asynchronous=True))
     found.batches.begin(0)
     with pytest.raises(AssertionError, match="under way"):
-        found.batches.follow(found.actor, 1)
-    assert found.batches.take().made.version == 0
+        found.batches.load_weights(found.actor, 1)
+    assert found.batches.collect().made.version == 0
 
 
 WRONG = [

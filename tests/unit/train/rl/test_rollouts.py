@@ -54,7 +54,7 @@ def test_the_fast_path_rolls_out_the_same_and_follows() -> None:
     with torch.no_grad():
         learner.actor.blocks[0].self_attn.k.weight *= 1.5
     for engine in (plain, fast):
-        engine.follow(learner.actor, 1)
+        engine.load_weights(learner.actor, 1)
     torch.testing.assert_close(
         fast.roll(PLAN).clean_BFCYX, plain.roll(PLAN).clean_BFCYX, atol=1e-4, rtol=1e-4
     )
@@ -119,7 +119,7 @@ def test_weights_of_two_versions_are_never_mixed() -> None:
     learner.learn(made, reward, known, 2)
     with pytest.raises(AssertionError, match="version 0 for a policy of version 1"):
         learner.learn(made, reward, known, 2)
-    engine.follow(learner.actor, learner.version)
+    engine.load_weights(learner.actor, learner.version)
     assert engine.roll(PLAN).version == 1
     assert torch.equal(engine.dit.head.proj.weight, learner.actor.head.proj.weight)
 
@@ -129,7 +129,7 @@ def test_weights_change_within_no_rollout(monkeypatch: pytest.MonkeyPatch) -> No
     chunk = engine._chunk
 
     def and_follow(*given: object) -> object:
-        engine.follow(learner.actor, engine.version + 1)
+        engine.load_weights(learner.actor, engine.version + 1)
         return chunk(*given)
 
     monkeypatch.setattr(engine, "_chunk", and_follow)
@@ -144,10 +144,10 @@ def test_nothing_is_rolled_out_of_weights_that_are_half_written() -> None:
         raise OSError("the other rank is gone")
 
     with pytest.raises(OSError, match="gone"):
-        engine.follow_by(fail)
+        engine.load_weights_by(fail)
     with pytest.raises(AssertionError, match="being written"):
         engine.roll(PLAN)
-    engine.follow(learner.actor, 1)
+    engine.load_weights(learner.actor, 1)
     assert engine.roll(PLAN).version == 1
 
 
@@ -156,10 +156,10 @@ def test_weights_travel_by_file_with_their_version(tmp_path: Path) -> None:
     with torch.no_grad():
         learner.actor.head.proj.bias += 1
     write_version(tmp_path / "actor.safetensors", learner.actor, 5)
-    engine.follow_file(tmp_path / "actor.safetensors")
+    engine.load_weights_file(tmp_path / "actor.safetensors")
     assert engine.version == 5
     assert torch.equal(engine.dit.head.proj.bias, learner.actor.head.proj.bias)
     for wrong in (tmp_path / "none.safetensors", tmp_path / "text.safetensors"):
         (tmp_path / "text.safetensors").write_text("no weights")
         with pytest.raises(WeightsError):
-            engine.follow_file(wrong)
+            engine.load_weights_file(wrong)
