@@ -124,7 +124,7 @@ def main() -> None:
     link = MeshLink(lambda: line, heartbeat_s=3600.0)
     times["round_trip"] = round_trips(link, on(device, whole))
     times["without_bytes"] = round_trips(link, on(device, parcel(channels=0)))
-    link.leave(MEET_S)
+    link.send_shutdown(MEET_S)
     leader.join()
     door.close()
     found = {name: statistics.median(each[WARM_UP:]) for name, each in times.items()}

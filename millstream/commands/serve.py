@@ -538,12 +538,12 @@ def run_until_told(app: Starlette, listener: socket.socket, service: Service, op
     from millstream.server.transport.listener import CONNECTIONS
     from millstream.server.transport.sockets import GracefulServer, ImpatientWebSocket, TimeoutHTTP
 
-    def leave(*_: object) -> None:
+    def exit_on_signal(*_: object) -> None:
         """End the process: uvicorn sends the signal again once everything has stopped."""
         _exit_around(service)
         sys.exit(0)
 
-    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGTERM, exit_on_signal)
     config = uvicorn.Config(
         app,
         loop="asyncio",  # whatever else is installed

@@ -87,11 +87,11 @@ class DecisionRunner:
         """It has a place, and some time to come to it."""
         self.expected[session_id] = time.monotonic() + ARRIVE_S
 
-    def left(self, session_id: str, now: float) -> list[Decision]:
+    def end_session(self, session_id: str, now: float) -> list[Decision]:
         self.keys.pop(session_id, None)
         self._failing.pop(session_id, None)
         if self.notes.recorder is not None:
-            self.notes.recorder.left(session_id, now)
+            self.notes.recorder.session_left(session_id, now)
         return self.policy.on_session_left(session_id, now)
 
     def forget_late(self) -> None:
@@ -99,7 +99,7 @@ class DecisionRunner:
         now = time.monotonic()
         for session_id in [name for name, until in self.expected.items() if now > until]:
             del self.expected[session_id]
-            self.carry_out(self.left(session_id, now))
+            self.carry_out(self.end_session(session_id, now))
         for pool in self.starts.overdue(now):
             self.starts.end_one(pool)
             self.spawn(self._give_up_start(pool))
@@ -117,7 +117,7 @@ class DecisionRunner:
             await here.order(link.TakeOver(session_id=session_id, key=key, patience_s=RESTORE_S, yields=True))
         except UnknownSession as error:
             self.notes.note("lost", place.replica_id, f": {error}", session_id)
-            self.carry_out(self.left(session_id, time.monotonic()))
+            self.carry_out(self.end_session(session_id, time.monotonic()))
         except MillstreamError as error:
             if self._failing.get(session_id) != str(error):  # it is tried again and again
                 log.warning("%s was not restored on %s: %s", session_id[:LABEL], place.replica_id, error)

@@ -111,7 +111,7 @@ class LiveFleet:
     def give_back(self, session_id: str) -> None:
         """The place of a session that has not come to it, and will not."""
         if self._runner.expected.pop(session_id, None) is not None:
-            self._runner.carry_out(self._runner.left(session_id, time.monotonic()))
+            self._runner.carry_out(self._runner.end_session(session_id, time.monotonic()))
 
     async def find(self, session_id: str, key: str, tell: Tell) -> ReplicaLink:
         """Find where a session is that was live: on a replica, in line to come back, or kept. Raises
@@ -260,7 +260,7 @@ class LiveFleet:
         decisions = self.policy.replica_changed(report.replica(replica_id), now)
         for session_id in before - set(named) - self._runner.moving.keys():
             if self.policy.place_of(session_id) == replica_id:
-                decisions += self._runner.left(session_id, now)
+                decisions += self._runner.end_session(session_id, now)
         for session_id in set(named) - self._runner.moving.keys():
             if self.policy.place_of(session_id) is None:
                 self._runner.keys[session_id] = named[session_id].asked.key
@@ -275,7 +275,7 @@ class LiveFleet:
         try:
             answer = await self._runner.waiters.wait(session_id, tell, self.policy.waiting(time.monotonic()))
         except asyncio.CancelledError:  # whoever waited has gone
-            self._runner.carry_out(self._runner.left(session_id, time.monotonic()))
+            self._runner.carry_out(self._runner.end_session(session_id, time.monotonic()))
             raise
         return self._seated(session_id, answer)
 

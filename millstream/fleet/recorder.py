@@ -102,7 +102,7 @@ class FleetRecorder:
                 elif visit.placed_at is None:
                     visit.placed_at = now
 
-    def left(self, session_id: str, now: float) -> None:
+    def session_left(self, session_id: str, now: float) -> None:
         if session_id in self._visits:
             self._visits[session_id].ended_at = now
 

@@ -130,7 +130,7 @@ class LaunchedMesh:
         self._watch.stop()
         stop_s = self._config.limits.stop_s
         works = self.link.ready.is_set() and self.link.lost is None
-        if not works or not self.link.leave(stop_s):
+        if not works or not self.link.send_shutdown(stop_s):
             stop_s = 0.0
         if self.rank_processes is not None:
             self.rank_processes.wait(stop_s)

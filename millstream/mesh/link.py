@@ -132,7 +132,7 @@ class MeshLink:
         self.ready.set()
         self.when_lost()
 
-    def leave(self, timeout_s: float) -> bool:
+    def send_shutdown(self, timeout_s: float) -> bool:
         """Ask the mesh to leave. Return whether the request was sent in time."""
         with self._changed:
             self._closing = True

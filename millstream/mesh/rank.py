@@ -246,12 +246,17 @@ def _load_share(
     passes through once, so that ranks notice if they read different files."""
     recorder = FingerprintRecorder("dit")
 
-    def keep(name: str, whole: Tensor) -> Tensor | None:
+    def record_and_share(name: str, whole: Tensor) -> Tensor | None:
         recorder.add(name, whole)
         return share(name, whole)
 
     dit = load_dit(
-        spec, config.weights, device=device, dtype=DTYPES[config.dtype], loras=config.loras, keep=keep
+        spec,
+        config.weights,
+        device=device,
+        dtype=DTYPES[config.dtype],
+        loras=config.loras,
+        keep=record_and_share,
     )
     return dit, recorder.records()
 

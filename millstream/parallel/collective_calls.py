@@ -100,7 +100,7 @@ class CollectiveRecord:
     """Digest of every collective so far and their order, by group: the same on all of its ranks unless these
     have parted ways."""
 
-    def began(
+    def begin(
         self, kind: Kind, what: str, group: GroupUse, shape: tuple[int, ...], device: str = "cpu"
     ) -> CollectiveCall:
         name = group.name

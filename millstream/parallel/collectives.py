@@ -339,7 +339,7 @@ class RankGroup:
 
     def _begin(self, kind: Kind, what: str, x: Tensor | None) -> CollectiveCall:
         self.warm = True
-        return self.record.began(kind, what, self, *((), "cpu") if x is None else (x.shape, x.device.type))
+        return self.record.begin(kind, what, self, *((), "cpu") if x is None else (x.shape, x.device.type))
 
 
 def _plain_bytes(x: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from millstream.serving.batching import BatchPolicy, BatchTimes
-from millstream.serving.overload import Demand, playing_rates
+from millstream.serving.overload import PlayingLoad, playing_rates
 from millstream.serving.scheduled_session import ScheduledSession
 from millstream.serving.session_life import SessionLife
 from millstream.serving.turns import (
@@ -231,7 +231,7 @@ class Scheduler:
         """Return the share of real time at which each active session can be served."""
         return playing_rates(
             {
-                entry.session_id: Demand(load=entry.cost.load, weight=entry.terms.weight)
+                entry.session_id: PlayingLoad(load=entry.cost.load, weight=entry.terms.weight)
                 for entry in self._active()
             }
         )
@@ -294,7 +294,7 @@ class Scheduler:
         For the others it is the batches that carry them, and throughput is all that counts.
         """
         demands = {
-            entry.session_id: Demand(load=entry.cost_alone.load, weight=entry.terms.weight)
+            entry.session_id: PlayingLoad(load=entry.cost_alone.load, weight=entry.terms.weight)
             for entry in self._active()
         }
         return {name for name, rate in playing_rates(demands).items() if rate >= SERVED}

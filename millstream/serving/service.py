@@ -158,7 +158,7 @@ class Service:
 
     def open(self, request: OpenRequest, tell: Tell) -> Answer:
         """Ask for a session; it starts by itself when it is let in. Raises `Overloaded` when it cannot be."""
-        request.terms  # noqa: B018 - raises what is wrong with them
+        request.check_terms()
         with self._shared:
             self._shared.refuse_when_over()
             try:
@@ -172,7 +172,7 @@ class Service:
 
     def check(self, request: OpenRequest, *, instead_of: str) -> None:
         """Raise why this session could not be in the place of that one, if so; change nothing."""
-        request.terms  # noqa: B018 - raises what is wrong with them
+        request.check_terms()
         with self._shared:
             self._shared.refuse_when_over()
             self.table.check(request, instead_of)

@@ -68,7 +68,7 @@ class Streamed:
     latents: list[Tensor]
     frames: list[NDArray[np.uint8]]
 
-    def keep(self, pending: PendingChunk, chunk: Chunk) -> None:
+    def record(self, pending: PendingChunk, chunk: Chunk) -> None:
         self.latents.append(pending.latents.float().cpu())
         self.frames.append(chunk.frames)
 
@@ -113,7 +113,7 @@ def _stream(request: QualityRequest, config: StreamConfig, dtype: str, speed: Sp
             engine.transport.post,
             engine.depths,
             engine.parts.stopwatch,
-            shown=streamed.keep,
+            shown=streamed.record,
             failed=raise_failure,
         )
         for _ in range(request.chunks):
