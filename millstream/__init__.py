@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Chunk", "Cut", "Engine", "Pause", "Receipt", "Resume", "Session", "SetKVBias", "SetNoiseScale", "SetPrompt", "SetSeed",
-    "SetSteps", "SetWindow", "Stop", "StreamConfig", "WeightedPrompt", "errors",
+    "Chunk", "Cut", "Engine", "Pause", "Receipt", "Resume", "Session", "SetKVBias", "SetNoiseScale",
+    "SetPrompt", "SetSeed", "SetSteps", "SetWindow", "Stop", "StreamConfig", "WeightedPrompt", "errors",
 ]  # fmt: skip
 
 _HOMES = {

@@ -82,7 +82,8 @@ class DoorOptions:
         bool,
         typer.Option(
             "--insecure",
-            help="Let in every client that reaches the address, pages that make their name point here among them.",
+            help="Let in every client that reaches the address, pages that make their name point here among "
+            "them.",
         ),
     ] = False
     tls_cert: Annotated[
@@ -149,7 +150,8 @@ class CapacityOptions:
     batch: Annotated[
         int,
         typer.Option(
-            help="Sessions that may share model calls, where that is faster; above 1 they replay to rounding only.",
+            help="Sessions that may share model calls, where that is faster; above 1 they replay to rounding "
+            "only.",
             min=1,
         ),
     ] = 1

@@ -19,8 +19,9 @@ NAME = "millstream-fleet"
 FOLDER = "/etc/millstream"
 SECRET_VARIABLE = "MILLSTREAM_FLEET_SECRET"
 PASSING_ON = {
-    "RAY_SERVE_PROXY_USE_GRPC": "1", "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0", "RAY_worker_niceness": "0",
-    "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "4", "RAY_health_check_timeout_ms": "5000",
+    "RAY_SERVE_PROXY_USE_GRPC": "1", "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    "RAY_worker_niceness": "0", "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_failure_threshold": "4", "RAY_health_check_timeout_ms": "5000",
 }  # fmt: skip
 """Environment variables for the Ray of a cluster. Data that Serve's proxy passes on do not go through Ray's
 objects: a chunk of 300 kB takes a quarter as long then. Replicas, which Ray starts, do not give way to

@@ -8,7 +8,7 @@ as that, so that no difference of clocks lets one in twice.
 
 | right | held by | lets in |
 |---|---|---|
-| own | a session's owner | every socket; by HTTP what opens a session (`OPENS`), and all below `/v1/sessions/ID` |
+| own | a session's owner | every socket; by HTTP `OPENS`, and all below `/v1/sessions/ID` |
 | view | a viewer | the native socket, an offer of WebRTC, and all below `/v1/views/VIEW` |
 | request | the gateway | the one request that it passes on |
 | link | the gateway | its own line to the replica |

@@ -62,7 +62,8 @@ async def find_rate(url: str, *, sessions: int, at_most: float) -> float:
         fps = (fits + too_fast) / 2
         if fps < SLOWEST_FPS:
             raise LoadError(
-                f"the server lets {sessions} sessions in at no rate above {SLOWEST_FPS:g}; try a smaller model"
+                f"the server lets {sessions} sessions in at no rate above {SLOWEST_FPS:g}; try a smaller "
+                "model"
             )
         if await count_admitted(url, sessions=sessions, fps=fps) == sessions:
             fits = fps

@@ -329,7 +329,8 @@ def _refuse_parted(group: RankGroup, digests: Mapping[int, int]) -> None:
     for it."""
     if len({digests[rank] for rank in group.ranks}) > 1:
         raise MeshError(
-            f"ranks {group.ranks} have called different collectives on {group.name} since they last compared them"
+            f"ranks {group.ranks} have called different collectives on {group.name} since they last compared "
+            "them"
         )
 
 

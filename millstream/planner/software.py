@@ -72,7 +72,8 @@ class Software:
 _PLAIN = Software(
     name="eager",
     passes=156,
-    attention_share=0.94,  # keys as they are against a round number of them: 544 to 585 TFLOP/s, and 538 to 564
+    # keys as they are against a round number of them: 544 to 585 TFLOP/s, and 538 to 564
+    attention_share=0.94,
     conv_share=0.83,  # in the default layout against channels-last
     vae_passes=44,
     launches=55,
@@ -91,7 +92,8 @@ _FAST = Software(
     vae_passes=7,
     launches=25,
     host_ms=0.5,
-    pace_ms=6.3,  # fitted: Brook at 256x256, 1,890 frames a second beside one H200; beside another 2,450, 4.9 ms
+    # fitted: Brook at 256x256, 1,890 frames a second beside one H200; beside another 2,450, 4.9 ms
+    pace_ms=6.3,
     fast_blocks=True,
     canvases=True,
     graphs=True,

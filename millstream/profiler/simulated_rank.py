@@ -81,9 +81,12 @@ class SimulatedRank:
         self.now += 0.5 * dispatch
         self._launch("cudaLaunchKernel", "kernel", kernel, self.vary(length), COMPUTE, ident)
         self.now += 0.5 * dispatch
-        args = {"External id": ident}
+        args: dict[str, Any] = {"External id": ident}
         if dims:
-            args |= {"Input Dims": [list(d) for d in dims], "Input type": ["c10::BFloat16"] * len(dims)}  # type: ignore[dict-item]
+            args |= {
+                "Input Dims": [list(d) for d in dims],
+                "Input type": ["c10::BFloat16"] * len(dims),
+            }
         self._event("cpu_op", name, 1, begin, self.now, **args)
 
     def product(self, rows: int, inner: int, outer: int, *, reach: float, **options: Any) -> None:

@@ -123,7 +123,8 @@ def refuse_tiles(spec: ModelSpec, config: StreamConfig, topologies: Sequence[Top
     ranks = [topology.mesh_size for topology in topologies]
     if max(ranks) < 2:
         raise ConfigError(
-            f"--tiles cuts pictures for 2 ranks or more, {', '.join(map(str, topologies))} has one; leave it out"
+            f"--tiles cuts pictures for 2 ranks or more, {', '.join(map(str, topologies))} has one; leave it "
+            "out"
         )
     for count in ranks:
         choose_grid(config.latent_size, count)

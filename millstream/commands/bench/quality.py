@@ -57,7 +57,8 @@ class QualityRequest:
             raise ConfigError(f"--chunks must be 1 to 1000, got {self.chunks}")
         if self.prompts and self.engine.model != "brook":
             raise ConfigError(
-                f"--prompts are judged by what knows Brook's world alone, not {self.engine.model}; leave it out"
+                f"--prompts are judged by what knows Brook's world alone, not {self.engine.model}; leave it "
+                "out"
             )
 
 

@@ -52,7 +52,8 @@ def _read(paths: Sequence[Path]) -> MemorySnapshot | FlightReading:
     if len(records) == 1 and is_snapshot(records[0]):
         return read_snapshot(records[0])
     raise TraceError(
-        f"{paths[0]} is neither a snapshot of memory (give one) nor a flight recorder's dump (give one a rank)"
+        f"{paths[0]} is neither a snapshot of memory (give one) nor a flight recorder's dump (give one a "
+        "rank)"
     )
 
 

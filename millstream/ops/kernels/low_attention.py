@@ -31,8 +31,8 @@ begins."""
 
 @triton.jit
 def _over_tile(
-    sums, top, total, asked, row_scale, k_tiles, vt_tiles, k_scales, v_scales, k_row, vt_row, column, tile, left,
-    TILE: tl.constexpr, LIFT: tl.constexpr, CUT: tl.constexpr,
+    sums, top, total, asked, row_scale, k_tiles, vt_tiles, k_scales, v_scales, k_row, vt_row, column, tile,
+    left, TILE: tl.constexpr, LIFT: tl.constexpr, CUT: tl.constexpr,
 ):  # fmt: skip
     """The state after one more tile of keys, the first `left` of them if it is CUT. `sums` are in units of
     the last tile's values, `top` is LIFT below the largest score so far, in powers of two as all scores
@@ -113,8 +113,8 @@ def launch_attend_packed(
     vt_tiles = TensorDescriptor.from_tensor(packed.vt_RNHW.view(batch * heads * width, room), [width, TILE])
     out = torch.empty(q_BLNH.numbers.shape, dtype=dtype, device=q_BLNH.numbers.device)
     _attend_packed[(triton.cdiv(queries, QUERIES), heads, batch)](
-        q_BLNH.numbers, q_BLNH.scales, k_tiles, vt_tiles, packed.k_scales_RNT, packed.v_scales_RNT, packed.v_mean_RNH, out,
-        queries, keys, room, math.log2(math.e) * width**-0.5,
-        N=heads, H=width, BLOCK=QUERIES, TILE=TILE, LIFT=LIFT, num_warps=WARPS, num_stages=STAGES,
+        q_BLNH.numbers, q_BLNH.scales, k_tiles, vt_tiles, packed.k_scales_RNT, packed.v_scales_RNT,
+        packed.v_mean_RNH, out, queries, keys, room, math.log2(math.e) * width**-0.5, N=heads, H=width,
+        BLOCK=QUERIES, TILE=TILE, LIFT=LIFT, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     return out

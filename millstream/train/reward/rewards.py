@@ -162,7 +162,8 @@ class RewardSet:
             self.in_a_row = 0 if is_known else self.in_a_row + 1
             if self.in_a_row >= self.patience:
                 raise RewardFailed(
-                    f"{self.in_a_row} clips in a row had no reward: {said[-1]}; mend it, the run goes on after"
+                    f"{self.in_a_row} clips in a row had no reward: {said[-1]}; mend it, the run goes on "
+                    "after"
                 )
 
 
