@@ -390,7 +390,7 @@ def keyring_of(config: ConfigFile | None) -> Keyring | None:
         raise config.refusal((KEYS,), "there are none; add one as [keys.NAME]")
     if keyring.is_read_only:
         raise config.refusal(
-            (KEYS,), "all are read-only, so nobody could open a session; add one that is not"
+            (KEYS,), "all are read-only, so no client could open a session; add one that is not"
         )
     return keyring
 
@@ -583,13 +583,13 @@ def run_until_told(app: Starlette, listener: socket.socket, service: Service, op
     server.run(sockets=[listener])
     if service.failure is not None:
         raise EngineFailed(
-            "the engine has failed and everybody was told; the log says why. Start the server again"
+            "the engine has failed and all clients were told; the log says why. Start the server again"
         )
     _exit_around(service)
 
 
 def _exit_around(service: Service) -> None:
-    """One model call that takes longer than anybody waits: Python could not end while it goes on."""
+    """One model call that takes longer than any client waits: Python could not end while it goes on."""
     if not service.has_ended:
         logging.shutdown()
         os._exit(0)

@@ -28,7 +28,7 @@ from millstream.serving.admission_types import Refused
 log = logging.getLogger(__name__)
 
 ARRIVE_S = 45.0
-"""For somebody who was given a place to come; then it is another's."""
+"""For a client that was given a place to come; then it is another's."""
 RESTORE_S = 30.0
 """For a session whose replica died to have its place on another."""
 
@@ -95,7 +95,7 @@ class DecisionRunner:
         return self.policy.on_session_left(session_id, now)
 
     def forget_late(self) -> None:
-        """Places that nobody came for, and replicas that never became ready."""
+        """Places that no client came for, and replicas that never became ready."""
         now = time.monotonic()
         for session_id in [name for name, until in self.expected.items() if now > until]:
             del self.expected[session_id]

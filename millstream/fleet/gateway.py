@@ -69,7 +69,7 @@ SERVER_PAGE = Path(__file__).parents[1] / "server" / "web"
 FLEET_PAGE = Path(__file__).parent / "web"
 SUBPROTOCOL = "millstream.v1"
 READY_S = 60.0
-"""For a first replica to be ready, when somebody comes before that."""
+"""For a first replica to be ready, when a client comes before that."""
 OPENING_S = 30.0
 """For a client to have said what it wants; then it is let go, as by a server."""
 LIMITS = ClientLimits()

@@ -42,7 +42,9 @@ def manifest(config: FleetConfig, image: str) -> dict[str, Any]:
             "address"
         )
     if table.host != "0.0.0.0":
-        raise ConfigError(f'{config.path}: on Kubernetes say host = "0.0.0.0", or nobody reaches the gateway')
+        raise ConfigError(
+            f'{config.path}: on Kubernetes say host = "0.0.0.0", or no client reaches the gateway'
+        )
     text = config.path.read_text()
     workers = [_workers(pool, config, image) for pool in config.pools]
     cluster = {

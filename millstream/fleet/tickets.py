@@ -37,7 +37,7 @@ SKEW_S = 60.0
 SECRET_BYTES = 32
 MAX_TEXT = 1024
 MAX_USED = 100_000
-"""Used tickets that are remembered; past that everybody is refused until the oldest have expired."""
+"""Used tickets that are remembered; past that all are refused until the oldest have expired."""
 
 
 LINK = "/v1/fleet/link"

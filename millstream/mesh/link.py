@@ -193,7 +193,7 @@ class MeshLink:
                 self.waiting_since = time.monotonic() if self._sent else None
                 if (
                     self._waiting or self._closing
-                ):  # else the sender has nothing to wake up for, before whoever asked
+                ):  # else the sender has nothing to wake up for, before the caller
                     self._changed.notify_all()
             deliveries = unpack_deliveries(answers, received.tensors)
             held_bytes = answers.held_bytes

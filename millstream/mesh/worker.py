@@ -87,7 +87,7 @@ class MeshRank:
             with self._watchdog.busy(_spelled(orders)):
                 first = orders.envelopes[0]
                 if first.action == "INFER":
-                    self.generator.stopwatch.lap()  # nobody asks a worker what its last chunk took
+                    self.generator.stopwatch.lap()  # a worker is never asked what its last chunk took
                     self.run(unpack_parcels(orders, received.tensors))
                 elif not self.obey(first):
                     return
@@ -192,8 +192,8 @@ class MeshRank:
                 f"rank {rank} has {value:08x}" for rank, value in zip(self.mesh.ranks, found, strict=True)
             )
             raise MeshError(f"inputs of call {parcels[0].envelope.call_id} differ: {said}")
-        anybody = functools.reduce(operator.or_, (each >> DIGEST_BITS for each in heard))
-        return {parcel.envelope.session_id for number, parcel in enumerate(parcels) if anybody >> number & 1}
+        any_rank = functools.reduce(operator.or_, (each >> DIGEST_BITS for each in heard))
+        return {parcel.envelope.session_id for number, parcel in enumerate(parcels) if any_rank >> number & 1}
 
 
 class Leader:

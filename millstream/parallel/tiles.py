@@ -1,11 +1,11 @@
-"""A picture cut into tiles, rows by columns, each on a device of its own: which are neighbours, and how these
+"""A frame cut into tiles, rows by columns, each on a device of its own: which are neighbours, and how these
 trade edges.
 
 A convolution reaches over the edge of a tile, so the canvas it works on has a rim for the neighbours' pixels,
-or for zeros where the picture ends. Rows are traded first and columns after them, rims included: so corners
+or for zeros where the frame ends. Rows are traded first and columns after them, rims included: so corners
 come along. Attention within a frame needs all pixels, which every tile sends to every other. All tiles make
 the same trades in the same order, each on a thread of its own; one that fails fails all. Knows no network.
-Shapes: T frames, P pixels of a tile, C channels; pictures are [..., Y, X] unless it says where their rows and
+Shapes: T frames, P pixels of a tile, C channels; frames are [..., Y, X] unless it says where their rows and
 columns are.
 """
 
@@ -40,7 +40,7 @@ class Grid(NamedTuple):
     columns: int
 
     def cut(self, x: Tensor, unit: int) -> list[Tensor]:
-        """Cut a picture into its tiles, all of whole units of so many pixels, as even as can be."""
+        """Cut a frame into its tiles, all of whole units of so many pixels, as even as can be."""
         return [
             tile for row in _shares(x, self.rows, unit, -2) for tile in _shares(row, self.columns, unit, -1)
         ]
@@ -70,7 +70,7 @@ class Tile(TileBorders):
         self.place = place
         self._boxes = boxes
         self.grid = Grid(len(boxes), 1)
-        """Grid of the picture that is under way."""
+        """Grid of the frame that is under way."""
 
     def fill(self, canvas: Tensor, before: int, after: int, dims: tuple[int, int] = (1, 2)) -> None:
         """Fill the rim of a canvas, so many pixels before and after the tile's own, along `dims` for rows and

@@ -26,7 +26,7 @@ class Rates:
     """Rates that a device reaches, not those that its datasheet promises."""
 
     matmul_tflops: float
-    """A large bf16 product (fp32 where there is no bf16); shapes take their share from it, see `time.py`."""
+    """A large bf16 matmul (fp32 where there is no bf16); shapes take their share from it, see `time.py`."""
     fp8_tflops: float | None
     attention_tflops: float
     """Rate of a fused kernel that fills the device; few heads reach only a share of it."""

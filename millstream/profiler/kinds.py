@@ -123,7 +123,7 @@ def kind_of(category: str, name: str) -> Kind:
 
 
 def is_decode(name: str) -> bool:
-    """Return whether a note is about decoding latents to pictures."""
+    """Return whether a note is about decoding latents to frames."""
     return _DECODE.search(name) is not None
 
 

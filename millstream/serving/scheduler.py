@@ -6,7 +6,7 @@ The engine's loop asks `next` for a turn, does what it says, and reports `finish
     ...                             # plan, submit and accept a chunk of each session of a Run
     scheduler.finished(session_id, now, frames=12, seconds=0.21)
 
-Where pictures are made apart from the chunk, it says when that `arrived`, and the next may leave, and when
+Where frames are made apart from the chunk, it says when that `arrived`, and the next may leave, and when
 they are `shown`: lateness is what a viewer sees, so it counts from there.
 
 The rules, each in its own file:

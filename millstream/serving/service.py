@@ -10,7 +10,7 @@ in a turn is in `serving/turn_runner.py`.
               └────────── a place is free ◄───────────┘
 
 Over a mesh and on a GPU the next chunk, of whichever session has its turn, leaves before the last one's
-pictures are here. A chunk at which a control is due, or whose input is not there, is planned after them; so
+frames are here. A chunk at which a control is due, or whose input is not there, is planned after them; so
 is everything that is not a chunk. So each session is sent the same notices, in the same order, as if it were
 served chunk by chunk.
 
@@ -111,7 +111,7 @@ class Service:
         self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
         self._warm_up: Sequence[StreamConfig] = ()
         if engine.mesh is not None:
-            engine.mesh.attend(partial(self._shared.soon, engine.mesh.mend))  # even if nobody streams
+            engine.mesh.attend(partial(self._shared.soon, engine.mesh.mend))  # even if no session streams
 
     @property
     def trouble(self) -> str:
@@ -283,7 +283,7 @@ class Service:
 
         def run() -> None:
             if not future.set_running_or_notify_cancel():
-                return  # whoever asked does not wait any more
+                return  # the caller does not wait any more
             try:
                 future.set_result(job(self.session(session_id)))
             except Exception as error:  # the caller's to know, not the thread's
@@ -298,7 +298,7 @@ class Service:
         """Have a session go back to before a chunk that it keeps, between turns."""
 
         def go_back(session: Session) -> Restart:
-            with self._shared:  # so that nobody steers it meanwhile
+            with self._shared:  # so that no control reaches it meanwhile
                 entry = self.table.find(session_id)
                 restart = restart_at(session, chunk)
                 self.table.promise_stream(entry, restart.timeline)
@@ -367,7 +367,7 @@ class Service:
                 self.on_failure()
 
     def _next(self) -> Turn | Callable[[], None] | None:
-        """Return what to do now; wait until there is something, such as pictures to make. None when it is all
+        """Return what to do now; wait until there is something, such as frames to make. None when it is all
         over."""
         with self._shared:
             while not self._shared.is_over:

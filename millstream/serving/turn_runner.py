@@ -46,15 +46,15 @@ class TurnRunner:
 
     @property
     def any_unshown(self) -> bool:
-        """True if there are pictures to make."""
+        """True if there are frames to make."""
         return self._pipeline.any_unshown
 
     def show(self) -> None:
-        """Make all pictures that are due."""
+        """Make all frames that are due."""
         self._pipeline.show()
 
     def finish_closing(self) -> Sleep | None:
-        """End sessions that are to end; one with pictures to come has them first, and nothing leaves until
+        """End sessions that are to end; one with frames to come has them first, and nothing leaves until
         then."""
         closing = [
             (entry, entry.closing) for entry in self._table.entries.values() if entry.closing is not None
@@ -83,7 +83,7 @@ class TurnRunner:
             case RestoreTurn(session_id=name):
                 self._moved(name, self._engine.bring_back)
             case Sleep():
-                pass  # nothing could leave before the pictures were made
+                pass  # nothing could leave before the frames were made
             case _:
                 turn()
 
@@ -104,7 +104,7 @@ class TurnRunner:
         entry = self._table.entries[pending.session.id]
         with self._shared.ending_alone(entry, chunk=pending.envelope.chunk_index):
             chunk = self._ahead.take_guessed(pending, entry) or self._made_by_another(pending, entry)
-            if not self._table.holds(entry):  # its last pictures could not be made
+            if not self._table.holds(entry):  # its last frames could not be made
                 return True
             if chunk is not None:
                 self._landed(pending)
@@ -113,7 +113,7 @@ class TurnRunner:
         return True
 
     def _made_by_another(self, pending: PendingChunk, entry: SessionEntry) -> Chunk | None:
-        """Take the chunk that a session that began alike has made, once this session's pictures before it are
+        """Take the chunk that a session that began alike has made, once this session's frames before it are
         made; None if there is none."""
         with self._shared:
             made = self._alike.find(pending, entry)
@@ -132,7 +132,7 @@ class TurnRunner:
             ):
                 return None
             chunks = list[PendingChunk]()
-            for entry in filter(self._table.holds, entries):  # the last pictures of one may have failed
+            for entry in filter(self._table.holds, entries):  # the last frames of one may have failed
                 session = entry.session
                 assert session is not None, f"{entry.session_id} had a turn before it was let in"
                 with self._shared.ending_alone(entry):
@@ -146,7 +146,7 @@ class TurnRunner:
             return chunks
 
     def _landed(self, pending: PendingChunk) -> None:
-        """Note that a chunk is back, so the next may leave. On one device its pictures are made by now; over
+        """Note that a chunk is back, so the next may leave. On one device its frames are made by now; over
         a mesh they follow meanwhile."""
         with self._shared:
             self._table.arrived(pending)
@@ -172,7 +172,7 @@ class TurnRunner:
     def _moved(self, session_id: str, move: Callable[[Session], None]) -> bool:
         """Move a session's state. Return whether it is where it was to go; if not, the session has ended."""
         entry = self._table.entries.get(session_id)
-        if entry is None:  # its last pictures could not be made
+        if entry is None:  # its last frames could not be made
             return False
         assert entry.session is not None, f"{entry.label} has no state to move"
         with self._shared.ending_alone(entry):

@@ -96,7 +96,7 @@ def measure(request: QualityRequest, config: StreamConfig) -> dict[str, Any]:
 
 
 def judged(request: QualityRequest) -> dict[str, Any]:
-    """Empty where nobody asked."""
+    """Empty where not asked for."""
     if not request.prompts:
         return {}
     on = request.engine

@@ -26,7 +26,7 @@ def are_dumps(paths: Sequence[Path]) -> bool:
         with paths[0].open("rb") as file:
             begin = file.read(LOOKED_AT)
     except (OSError, IndexError):
-        return False  # whoever reads traces says why
+        return False  # the reader of traces says why
     return begin[:1] == b"\x80" or (b'"entries"' in begin and b'"traceEvents"' not in begin)
 
 

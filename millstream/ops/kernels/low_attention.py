@@ -2,7 +2,7 @@
 tiles of keys.
 
 Shapes as in `ops/low_attention.py`. Tiles come through descriptors made on the host, so no launch needs
-memory of its own and any of them can be recorded. Two products a tile, both in 8 bits; between them a softmax
+memory of its own and any of them can be recorded. Two matmuls a tile, both in 8 bits; between them a softmax
 that keeps up as it goes.
 """
 
@@ -25,7 +25,7 @@ STAGES = 3
 """Queries, warps and pipeline stages of a program: what measured fastest on an H200."""
 _ROUNDS_BITS = tl.constexpr(0x4B400000)
 """Bits of ROUNDS. A whole number below 2**22, as every score of heads up to 256 is, added to them gives the
-bits of the float that is their sum: a conversion at the price of an addition, which the product does as it
+bits of the float that is their sum: a conversion at the price of an addition, which the matmul does as it
 begins."""
 
 

@@ -307,7 +307,7 @@ def launch_finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *,
 
 def launch_join_heads(parts_PLX: Tensor, *, fp8: bool) -> Tensor | Rows8:
     parts, tokens, part = parts_PLX.shape
-    assert parts_PLX.is_contiguous(), "everybody's heads are walked by rows"
+    assert parts_PLX.is_contiguous(), "the heads of all ranks are walked by rows"
     out, scales = _room(parts_PLX, tokens, parts * part, fp8=fp8)
     _join_heads[(tokens,)](
         parts_PLX, out, scales, tokens,

@@ -229,7 +229,7 @@ class TuningRun(TrainingRun[TuningReport]):
 
     def _load(self, role: Role, dtype: torch.dtype | None = None) -> CausalDiT:
         """Load a role's model. Weights that learn are in float32, unless those are in host memory; those that
-        do not, in the dtype of products. Blocks' weights are read when they are shared out."""
+        do not, in the dtype of matmuls. Blocks' weights are read when they are shared out."""
         learns = role != "teacher"
         spec = find_model(self.recipe.model_of(role))
         kept_in = self.recipe.learns_in if learns and self.recipe.lora is None else self.recipe.precision

@@ -211,7 +211,7 @@ def within(seconds: float, call: Callable[[], Any]) -> Any:
     def run() -> None:
         try:
             result.append((call(), None))
-        except Exception as error:  # handed to whoever waits
+        except Exception as error:  # handed to the caller that waits
             result.append((None, error))
 
     thread = threading.Thread(target=run, daemon=True)

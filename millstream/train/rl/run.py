@@ -171,7 +171,7 @@ class PolicyRun(TrainingRun[PolicyReport]):
         try:
             return self.run(report, stop)
         finally:
-            if self._ahead:  # nobody will learn from it
+            if self._ahead:  # it will not be learnt from
                 self.batches.collect()
                 self._ahead = False
 
