@@ -3,7 +3,7 @@ events.
 
 Sessions are simulated, chunks are not: a chunk is late where a session stood still longer than its lead (its
 replica died, or its move took too long) and where a replica is slower than what it promised. Each stay
-counts from their place. Given a recorded trace (`fleet/trace.py`) it replays what came in and is held against
+counts from its place. Given a recorded trace (`fleet/trace.py`) it replays what came in and is held against
 what came of it. Knows no wall clock; the same input gives the same run.
 """
 
