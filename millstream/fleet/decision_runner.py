@@ -119,7 +119,7 @@ class DecisionRunner:
             self.notes.note("lost", place.replica_id, f": {error}", session_id)
             self.carry_out(self.end_session(session_id, time.monotonic()))
         except MillstreamError as error:
-            if self._failing.get(session_id) != str(error):  # it is tried again and again
+            if self._failing.get(session_id) != str(error):  # tried again and again, logged once
                 log.warning("%s was not restored on %s: %s", session_id[:LABEL], place.replica_id, error)
             self._failing[session_id] = str(error)
             if self.policy.place_of(session_id) == place.replica_id:  # if that died too, the policy knows
@@ -142,6 +142,7 @@ class DecisionRunner:
             await hand_on(session_id, self.keys.get(session_id, ""), source, target)
         except MillstreamError as error:
             self.notes.note("move failed", move.source, f" to {move.target}: {error}", session_id)
+            # Where its source is gone too, it is in storage alone, and has to be restored as after a death.
             lost = move.source not in self.links
             decisions = self.policy.move_failed(session_id, time.monotonic(), lost=lost, target=move.target)
         else:

@@ -176,6 +176,8 @@ class MeshRank:
         if self.mesh.size == 1:
             return set()
         log.debug("call %s: first collective", parcels[0].envelope.call_id)
+        # One collective says it all: in the high bits of a number, a bit for each parcel that this rank has no
+        # room for; in the low ones, the inputs' digest; beside it, the digests of all calls so far.
         refusals = sum(
             bool(self.generator.refusal(parcel)) << number for number, parcel in enumerate(parcels)
         )
@@ -223,7 +225,7 @@ class Leader:
         orders = received.message
         if not isinstance(orders, Orders) or not orders.envelopes:
             raise WireError(f"the front sent {type(orders).__name__} without envelopes")
-        if orders.sequence != self._sequence + 1:
+        if orders.sequence != self._sequence + 1:  # from here on answers would be taken for those of others
             raise WireError(f"message {orders.sequence} came after message {self._sequence}")
         self._sequence = orders.sequence
         first = orders.envelopes[0]
@@ -232,7 +234,7 @@ class Leader:
                 take = self._infer if first.under_way == 1 else self._push
                 take(self._conditionings.restore(unpack_parcels(orders, received.tensors)))
                 return True
-            self._tell_all(first)
+            self._tell_all(first)  # before this rank obeys: what it calls may wait for the others
             if first.action == "FLUSH":
                 self._answer(self._rank.flush(first.session_id))
                 return True

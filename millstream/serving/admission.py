@@ -124,8 +124,8 @@ class Admission(CapacityCheck):
         return self.obstacle(request, others)
 
     def next_in(self, now: float) -> Admitted | Refused | None:
-        """The first in line, if it may come in or never can. One that is refused stands there until it is
-        told to `leave`."""
+        """The first in line, if it may come in or never can. One that is refused stands there until
+        `remove` is called for it."""
         if not self._line:
             return None
         head = self._line[0]

@@ -186,10 +186,13 @@ class Scheduler:
         assert frames >= 0, f"{frames} frames of {session_id} went out"
         assert seconds >= 0, f"a turn of {session_id} took {seconds} s"
         size = len(run.session_ids)
+        # Every session of a batch reports the same turn: its time counts once, with the first.
         if session_id == run.session_ids[0] and seconds > 0 and run.batch_key is not None:
             self.batch_times.add(run.batch_key, size, seconds)
         self._busy_s += seconds / size
         entry.cost.spent_s += seconds / size
+        # While no turn alone was measured, the batch's whole time stands for it: too long, so that a session
+        # counts as carried by its batches until it is known better.
         entry.cost_alone.spent_s += (
             self.batch_times.seconds(run.batch_key, 1) or seconds if size > 1 else seconds
         )
@@ -311,6 +314,8 @@ class Scheduler:
 
 def _company(mates: Sequence[_Ready], size: int) -> list[_Ready]:
     """Return those of `mates` that sit with the first in one row of `size` seats, in the order of seats."""
+    # Rows of seats, not the most urgent ones: a recorded call is that of certain sessions, and other company
+    # at every turn would record anew at every turn.
     row = [item for item in mates if item.entry.seat // size == mates[0].entry.seat // size]
     return sorted(row, key=lambda item: item.entry.seat)
 

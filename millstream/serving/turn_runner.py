@@ -94,7 +94,7 @@ class TurnRunner:
         if chunks is None:
             self._pipeline.show()
             chunks = self._plan(entries)
-            assert chunks is not None, "with everything shown, nothing waits for pictures"
+            assert chunks is not None, "with everything shown, nothing waits for frames"
         for batch in of_one_kind([chunk for chunk in chunks if not self._was_made(chunk)]):
             self._pipeline.turn(batch)  # sends these, and makes the frames of the turn before meanwhile
 
@@ -126,6 +126,8 @@ class TurnRunner:
         """Plan the next chunk of those that have one. None, and nothing has happened, if one must be shown
         its last chunk first."""
         with self._shared:
+            # Asked of all before the first is decided: `decide` moves a timeline on, so a turn is planned
+            # wholly or not at all.
             if any(
                 self._pipeline.unshown(entry.session_id) and not self._table.goes_on(entry)
                 for entry in entries
@@ -154,6 +156,8 @@ class TurnRunner:
     def _shown(self, pending: PendingChunk, chunk: Chunk) -> None:
         with self._shared:
             self._table.shown(pending, chunk)
+        # Only while nothing is under way: a device at work would be kept from the next chunk, before which
+        # the generator makes the commit anyhow.
         if not self._pipeline.num_sent:
             self._run_commit(self._table.entries[pending.session.id], chunk)
 

@@ -350,6 +350,8 @@ class FleetPolicy:
     def _waiting_for(self, pool: str) -> int:
         """Sessions in line count for the first pool of their model that may still grow, or else for the
         first; those that are too large for every replica there is, for the pools that have none."""
+        # A session in line counts for one pool alone: else each pool of its model would start a replica for
+        # it.
         model = self.pools[pool].pool.model
         line = self._table.lines[model]
         home = self._table.rooms[model]
