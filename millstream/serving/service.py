@@ -97,7 +97,7 @@ class Service:
         )
         self.table = self._shared.table
         """Session table, touched under its lock only."""
-        self._trials = ChunkTimeProbe(
+        self._probe = ChunkTimeProbe(
             engine, self.table.admission, self.table.scheduler.batch_times, session_bytes
         )
         self._ended = False
@@ -106,8 +106,8 @@ class Service:
         """Look-ahead, for which idle time is used."""
         self.previews = PreviewMaker(engine, self.table, self.ahead)
         """Preview maker, which is given idle time before look-ahead: clients wait for previews."""
-        alike = PrefixSharing(engine, self.table, is_on=batch == 1)
-        self._turns = TurnRunner(engine, self._shared, self.ahead, alike)
+        sharing = PrefixSharing(engine, self.table, is_on=batch == 1)
+        self._turns = TurnRunner(engine, self._shared, self.ahead, sharing)
         self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
         self._warm_up: Sequence[StreamConfig] = ()
         if engine.mesh is not None:
@@ -164,8 +164,8 @@ class Service:
             try:
                 answer = self.table.ask(request, tell)
             except Overloaded:
-                if self._trials.are_due(request.config):
-                    self._shared.soon(partial(self._trials.again, request.config))
+                if self._probe.are_due(request.config):
+                    self._shared.soon(partial(self._probe.again, request.config))
                 raise
             self._shared.notify()
             return answer
@@ -341,7 +341,7 @@ class Service:
 
     def _run(self) -> None:
         try:
-            self._trials.warm_up(self._warm_up)
+            self._probe.warm_up(self._warm_up)
             self.ready.set()
             while (turn := self._next()) is not None:
                 self._turns.run(turn)

@@ -28,13 +28,13 @@ class TurnRunner:
         engine: Engine,
         shared: SharedTable,
         ahead: LookAhead,
-        alike: PrefixSharing,
+        sharing: PrefixSharing,
     ) -> None:
         self._engine = engine
         self._shared = shared
         self._table = shared.table
         self._ahead = ahead
-        self._alike = alike
+        self._sharing = sharing
         self._pipeline = ChunkPipeline(
             engine.transport.post,
             engine.depths,
@@ -116,11 +116,11 @@ class TurnRunner:
         """Take the chunk that a session that began alike has made, once this session's frames before it are
         made; None if there is none."""
         with self._shared:
-            made = self._alike.find(pending, entry)
+            made = self._sharing.find(pending, entry)
         if made is None:
             return None
         self._pipeline.show()
-        return self._alike.take_shared(pending, entry, made) if self._table.holds(entry) else None
+        return self._sharing.take_shared(pending, entry, made) if self._table.holds(entry) else None
 
     def _plan(self, entries: Sequence[SessionEntry]) -> list[PendingChunk] | None:
         """Plan the next chunk of those that have one. None, and nothing has happened, if one must be shown

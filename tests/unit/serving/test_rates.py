@@ -119,7 +119,7 @@ def play(states: SessionStates, seconds: float, jitter: float = 0.0, seed: int =
 
 
 def warmed(states: SessionStates, side: int = 64) -> None:
-    states.service._trials.warm_up([states.config(side, 16.0)])
+    states.service._probe.warm_up([states.config(side, 16.0)])
 
 
 def rates(states: SessionStates, name: str) -> list[float]:
