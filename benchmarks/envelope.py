@@ -33,7 +33,7 @@ from millstream.ops.host import brought
 from millstream.wire.framing import Orders, memory_of
 from millstream.wire.line import Line
 from millstream.wire.packing import pack_deliveries, unpack_parcels
-from millstream.wire.pairing import HERE, ConnectPath, Listener, call
+from millstream.wire.pairing import HERE, ConnectPath, FrontListener, call
 from millstream.wire.parcel import Delivery, Parcel, digest
 from millstream.wire.process import Wire
 
@@ -115,7 +115,7 @@ def sent_bare(whole: Parcel) -> tuple[tuple[Tensor, ...], Tensor]:
 def main() -> None:
     torch.set_num_threads(1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    door = Listener(HERE)
+    door = FrontListener(HERE)
     whole = parcel()
     leader = multiprocessing.get_context("spawn").Process(target=lead, args=(door.way,))
     leader.start()
@@ -124,7 +124,7 @@ def main() -> None:
     link = MeshLink(lambda: line, heartbeat_s=3600.0)
     times["round_trip"] = round_trips(link, on(device, whole))
     times["without_bytes"] = round_trips(link, on(device, parcel(channels=0)))
-    link.leave(MEET_S)
+    link.send_shutdown(MEET_S)
     leader.join()
     door.close()
     found = {name: statistics.median(each[WARM_UP:]) for name, each in times.items()}

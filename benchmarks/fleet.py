@@ -30,7 +30,7 @@ import msgspec
 
 from benchmarks.fleets.doors import connects, first_pictures, refusals
 from benchmarks.fleets.harm import TwoNodes, deploy, kill_gateway, kill_one, move_one, two_nodes
-from benchmarks.fleets.people import Person, disturbed, quantile, told
+from benchmarks.fleets.people import Person, disturbed, quantile, summary
 from benchmarks.fleets.visits import record_trace
 from benchmarks.report import RESULTS, write_report
 from millstream.fleet.kuberay import PASSING_ON
@@ -58,7 +58,7 @@ def moves(fleet: RunningFleet, nodes: TwoNodes, options: argparse.Namespace) -> 
     seconds = [event["seconds"] for event in fleet.events("move") if event["at"] > before]
     failed = sum(event["at"] > before for event in fleet.events("move failed"))
     spread = {"move_s_p50": quantile(seconds, 0.5), "move_s_p99": quantile(seconds, 0.99)}
-    return told(people) | {"moves": len(seconds), "failed": failed} | spread
+    return summary(people) | {"moves": len(seconds), "failed": failed} | spread
 
 
 def rolling_deploy(fleet: RunningFleet, nodes: TwoNodes, options: argparse.Namespace) -> Found:
@@ -68,7 +68,7 @@ def rolling_deploy(fleet: RunningFleet, nodes: TwoNodes, options: argparse.Names
     moved, failed = (
         [event for event in fleet.events(kind) if event["at"] > before] for kind in ("move", "move failed")
     )
-    return told(people) | {"moves": len(moved), "failed_moves_tried_again": len(failed)}
+    return summary(people) | {"moves": len(moved), "failed_moves_tried_again": len(failed)}
 
 
 def kills(fleet: RunningFleet, nodes: TwoNodes, options: argparse.Namespace) -> Found:
@@ -88,7 +88,7 @@ def killed(fleet: RunningFleet, options: argparse.Namespace, kill: Callable[[], 
     back = asyncio.run(disturbed(fleet, people, kill, count, 1.0))
     everybody = [each.seconds for each in back]
     hurt = [each.seconds for each in back if each.was_hurt]
-    return told(people) | {
+    return summary(people) | {
         "kills": count,
         "next_chunk_s_p50": quantile(everybody, 0.5),
         "next_chunk_s_p95": quantile(everybody, 0.95),

@@ -67,7 +67,7 @@ PATIENCE_S = 10.0
 
 
 @dataclass
-class Desk:
+class FaderClient:
     """Somebody who moves a fader and hears what becomes of it."""
 
     port: int
@@ -107,7 +107,7 @@ async def watch(
     await asyncio.sleep(AHEAD_S)
     command = [sys.executable, "-c", FLOOD, str(flood_port), str(flood_per_s), str(seconds)]
     flood = subprocess.Popen(command, stdout=subprocess.PIPE, text=True) if flood_per_s else None
-    desk = Desk(port)
+    desk = FaderClient(port)
     await asyncio.to_thread(desk.move, seconds)
     sent = 0 if flood is None else int((await asyncio.to_thread(flood.communicate))[0])
     result = await watching

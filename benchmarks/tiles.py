@@ -64,10 +64,10 @@ class LoneTile(Tile):
         self.sent: Counter[tuple[str, int]] = Counter()
         """How often, by kind and bytes."""
 
-    def _give(self, place: int | None, pixels: Tensor) -> None:
+    def _send(self, place: int | None, pixels: Tensor) -> None:
         if place is not None:
             self.sent["edge", pixels.nbytes] += 1
-        super()._give(place, pixels)
+        super()._send(place, pixels)
 
     def _taken(self, place: int) -> Tensor:
         edge = self._boxes[self.place][place].get_nowait()

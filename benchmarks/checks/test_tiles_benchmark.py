@@ -49,7 +49,7 @@ def test_a_tile_alone_sends_what_it_sends_among_others_and_no_tile_sends_more(
             sent[tile.place]["edge", pixels.nbytes] += 1
         give(tile, place, pixels)
 
-    monkeypatch.setattr(Tile, "_give", counted)
+    monkeypatch.setattr(Tile, "_send", counted)
     SplitVAE(whole, [CPU] * 8).decode(latents)
     assert lone.sent == sent[lone.place]
     assert lone.sent.total() == max(each.total() for each in sent) > 0

@@ -121,7 +121,7 @@ def differing(people: list[Person]) -> int:
     )
 
 
-def told(people: list[Person]) -> dict[str, Any]:
+def summary(people: list[Person]) -> dict[str, Any]:
     stalls = [stall for person in people for stall in person.stalls]
     return {
         "people": len(people),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .streams import Progress, Stream, Wanted, close_stream, open_stream
+from .streams import OpenOptions, Progress, Stream, close_stream, open_stream
 
 STREAM = "MILLSTREAM_STREAM"
 CATEGORY = "Millstream"
@@ -73,7 +73,7 @@ class MillstreamOpen:
 
     def open(self, name: str, format: str = "raw", **fields: Any) -> tuple[Stream]:
         wanted = {"size": "", "input": False, "noise_scale": 0.7} | fields
-        return (open_stream(name, Wanted(format=format, **wanted)),)
+        return (open_stream(name, OpenOptions(format=format, **wanted)),)
 
 
 class MillstreamSteer:

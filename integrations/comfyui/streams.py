@@ -32,7 +32,7 @@ MAX_AHEAD = 36
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class OpenOptions:
     """What a stream is opened with."""
 
     url: str
@@ -46,7 +46,7 @@ class Wanted:
 
 
 class Stream:
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: OpenOptions) -> None:
         self.wanted = wanted
         self._is_closed = False
         self._prompt = wanted.prompt
@@ -154,7 +154,7 @@ class Stream:
 OPEN: dict[str, Stream] = {}
 
 
-def open_stream(name: str, wanted: Wanted) -> Stream:
+def open_stream(name: str, wanted: OpenOptions) -> Stream:
     """The one of that name, where it was opened with the same and still runs; else a new one in its place."""
     found = OPEN.get(name)
     if found is not None and found.wanted == wanted and not found.is_over:

@@ -181,7 +181,7 @@ def quiz(
 
 
 def _ask() -> Callable[[str], str] | None:
-    """None where nobody sits in front of this."""
+    """None where no person sits in front of this."""
     return _typed if sys.stdin.isatty() else None
 
 

@@ -75,7 +75,8 @@ def check_or_join(config: EngineConfig) -> None:
     topology.check(spec.dit, exchange_groups=config.exchange_groups)
     if place is None and topology.is_local and config.limits != MeshLimits():
         raise ConfigError(
-            "--mesh-limits are of the ranks of a mesh, and local has none; name a --topology or leave them out"
+            "--mesh-limits are of the ranks of a mesh, and local has none; name a --topology or leave them "
+            "out"
         )
     check_backend(config.compile_backend, config.speed)
     if place is not None and not (topology.is_local and place.world_size == 1):

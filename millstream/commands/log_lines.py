@@ -31,7 +31,7 @@ class LogLines:
         self._last_s: float | None = None
 
     def add(self, done: int, total: int | None, said: str = "") -> None:
-        """The first, the last, and what comes when the last line is old. Without a total nobody knows which
+        """The first, the last, and what comes when the last line is old. Without a total none knows which
         is the last."""
         now_s = self._clock()
         is_due = self._last_s is None or now_s - self._last_s >= self._every_s or done == total

@@ -88,7 +88,7 @@ Precision = Annotated[
     typer.Option(
         "--precision",
         "--dtype",
-        help="auto, bf16, fp8, int8 or fp32; fp8 is of the products in fast blocks on a GPU, int8 of Brook's "
+        help="auto, bf16, fp8, int8 or fp32; fp8 is of the matmuls in fast blocks on a GPU, int8 of Brook's "
         "on a CPU.",
     ),
 ]

@@ -82,7 +82,8 @@ class DoorOptions:
         bool,
         typer.Option(
             "--insecure",
-            help="Let in every client that reaches the address, pages that make their name point here among them.",
+            help="Let in every client that reaches the address, pages that make their name point here among "
+            "them.",
         ),
     ] = False
     tls_cert: Annotated[
@@ -149,7 +150,8 @@ class CapacityOptions:
     batch: Annotated[
         int,
         typer.Option(
-            help="Sessions that may share model calls, where that is faster; above 1 they replay to rounding only.",
+            help="Sessions that may share model calls, where that is faster; above 1 they replay to rounding "
+            "only.",
             min=1,
         ),
     ] = 1
@@ -388,7 +390,7 @@ def keyring_of(config: ConfigFile | None) -> Keyring | None:
         raise config.refusal((KEYS,), "there are none; add one as [keys.NAME]")
     if keyring.is_read_only:
         raise config.refusal(
-            (KEYS,), "all are read-only, so nobody could open a session; add one that is not"
+            (KEYS,), "all are read-only, so no client could open a session; add one that is not"
         )
     return keyring
 
@@ -538,12 +540,12 @@ def run_until_told(app: Starlette, listener: socket.socket, service: Service, op
     from millstream.server.transport.listener import CONNECTIONS
     from millstream.server.transport.sockets import GracefulServer, ImpatientWebSocket, TimeoutHTTP
 
-    def leave(*_: object) -> None:
+    def exit_on_signal(*_: object) -> None:
         """End the process: uvicorn sends the signal again once everything has stopped."""
         _exit_around(service)
         sys.exit(0)
 
-    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGTERM, exit_on_signal)
     config = uvicorn.Config(
         app,
         loop="asyncio",  # whatever else is installed
@@ -581,13 +583,13 @@ def run_until_told(app: Starlette, listener: socket.socket, service: Service, op
     server.run(sockets=[listener])
     if service.failure is not None:
         raise EngineFailed(
-            "the engine has failed and everybody was told; the log says why. Start the server again"
+            "the engine has failed and all clients were told; the log says why. Start the server again"
         )
     _exit_around(service)
 
 
 def _exit_around(service: Service) -> None:
-    """One model call that takes longer than anybody waits: Python could not end while it goes on."""
+    """One model call that takes longer than any client waits: Python could not end while it goes on."""
     if not service.has_ended:
         logging.shutdown()
         os._exit(0)

@@ -86,7 +86,7 @@ class OverlappedSelfAttention(nn.Module):
 
 def overlap_exchange(dit: CausalDiT, group: RankGroup, exchange_groups: int) -> None:
     """Have every block project and exchange its heads in so many groups. Plain blocks alone: a fast one's q,
-    k and v are one product."""
+    k and v are one matmul."""
     check_exchange_groups(dit.config.heads // group.size, exchange_groups)
     for block in dit.blocks:
         block.set_submodule("self_attn", OverlappedSelfAttention(block.self_attn, group, exchange_groups))

@@ -1,7 +1,7 @@
-"""Sum tensor parallel's products in memory that all ranks of a group read and write in their own kernels,
+"""Sum tensor parallel's matmuls in memory that all ranks of a group read and write in their own kernels,
 over NVLink.
 
-A product leaves its part where the others see it, and the kernel that adds to the residual and norms it sums
+A matmul leaves its part where the others see it, and the kernel that adds to the residual and norms it sums
 all parts of its rows as it reads them, and writes what it makes of them to every rank.
 
 A buffer is there on every rank, in the same shape; each sees all of them. `meet` is a barrier on the device:
@@ -136,7 +136,7 @@ class PeerTensorSpread(TensorSpread):
 
 def symmetric_memory(group: RankGroup, device: torch.device) -> MakeBuffer:
     """Return what makes buffers in torch's symmetric memory."""
-    assert group.handle is not None, f"group {group.name} has nobody to share memory with"
+    assert group.handle is not None, f"group {group.name} has no peer to share memory with"
     handle = group.handle
 
     def make(shape: tuple[int, ...], dtype: torch.dtype) -> PeerBuffer:
@@ -145,7 +145,7 @@ def symmetric_memory(group: RankGroup, device: torch.device) -> MakeBuffer:
         )
         own = symmetric.empty(*shape, dtype=dtype, device=device)
         own.view(torch.uint8).zero_()
-        torch.cuda.synchronize(device)  # nobody else writes before all have come to the rendezvous
+        torch.cuda.synchronize(device)  # no peer writes before all have come to the rendezvous
         shared = symmetric.rendezvous(own, handle)
         each = [shared.get_buffer(place, shape, dtype) for place in range(group.size)]
         return PeerBuffer(each, shared.barrier, (own, shared))

@@ -103,7 +103,7 @@ class FleetConfig:
 
 
 def read_fleet(path: Path, *, secrets: bool = True) -> FleetConfig:
-    """All of `fleet.toml`, checked. Without `secrets` keys are not looked up, for whoever only plans."""
+    """All of `fleet.toml`, checked. Without `secrets` keys are not looked up, for planning alone."""
     file = TomlFile.read(str(path), page=PAGE)
     top = file.table((), file.content, FleetTable, others=(REPLICAS, KEYS))
     replicas = dict[str, ReplicaTable]()

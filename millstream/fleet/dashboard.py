@@ -7,7 +7,8 @@ from typing import Any
 
 PANELS = (
     ("Replicas", "short", (
-        "millstream_fleet_ready", "millstream_fleet_starting", "millstream_fleet_draining", "millstream_fleet_wanted",
+        "millstream_fleet_ready", "millstream_fleet_starting", "millstream_fleet_draining",
+        "millstream_fleet_wanted",
     )),
     ("Sessions and the line", "short", ("millstream_fleet_sessions", "millstream_fleet_waiting")),
     ("Promised share of all room", "percentunit", ("millstream_fleet_promised",)),
@@ -22,7 +23,9 @@ PANELS = (
         "rate(millstream_fleet_placed_total[5m]) * 60", "rate(millstream_fleet_refused_total[5m]) * 60",
     )),
     ("A move takes", "s", ("millstream_fleet_move_seconds",)),
-    ("Dollars a stream-hour", "currencyUSD", ("millstream_fleet_dollars / (millstream_fleet_stream_hours > 0)",)),
+    ("Dollars a stream-hour", "currencyUSD", (
+        "millstream_fleet_dollars / (millstream_fleet_stream_hours > 0)",
+    )),
 )  # fmt: skip
 """Title, unit, what is drawn."""
 WIDTH = 12

@@ -28,7 +28,7 @@ from millstream.serving.admission_types import Refused
 log = logging.getLogger(__name__)
 
 ARRIVE_S = 45.0
-"""For somebody who was given a place to come; then it is another's."""
+"""For a client that was given a place to come; then it is another's."""
 RESTORE_S = 30.0
 """For a session whose replica died to have its place on another."""
 
@@ -87,19 +87,19 @@ class DecisionRunner:
         """It has a place, and some time to come to it."""
         self.expected[session_id] = time.monotonic() + ARRIVE_S
 
-    def left(self, session_id: str, now: float) -> list[Decision]:
+    def end_session(self, session_id: str, now: float) -> list[Decision]:
         self.keys.pop(session_id, None)
         self._failing.pop(session_id, None)
         if self.notes.recorder is not None:
-            self.notes.recorder.left(session_id, now)
+            self.notes.recorder.session_left(session_id, now)
         return self.policy.on_session_left(session_id, now)
 
     def forget_late(self) -> None:
-        """Places that nobody came for, and replicas that never became ready."""
+        """Places that no client came for, and replicas that never became ready."""
         now = time.monotonic()
         for session_id in [name for name, until in self.expected.items() if now > until]:
             del self.expected[session_id]
-            self.carry_out(self.left(session_id, now))
+            self.carry_out(self.end_session(session_id, now))
         for pool in self.starts.overdue(now):
             self.starts.end_one(pool)
             self.spawn(self._give_up_start(pool))
@@ -117,9 +117,9 @@ class DecisionRunner:
             await here.order(link.TakeOver(session_id=session_id, key=key, patience_s=RESTORE_S, yields=True))
         except UnknownSession as error:
             self.notes.note("lost", place.replica_id, f": {error}", session_id)
-            self.carry_out(self.left(session_id, time.monotonic()))
+            self.carry_out(self.end_session(session_id, time.monotonic()))
         except MillstreamError as error:
-            if self._failing.get(session_id) != str(error):  # it is tried again and again
+            if self._failing.get(session_id) != str(error):  # tried again and again, logged once
                 log.warning("%s was not restored on %s: %s", session_id[:LABEL], place.replica_id, error)
             self._failing[session_id] = str(error)
             if self.policy.place_of(session_id) == place.replica_id:  # if that died too, the policy knows
@@ -142,6 +142,7 @@ class DecisionRunner:
             await hand_on(session_id, self.keys.get(session_id, ""), source, target)
         except MillstreamError as error:
             self.notes.note("move failed", move.source, f" to {move.target}: {error}", session_id)
+            # Where its source is gone too, it is in storage alone, and has to be restored as after a death.
             lost = move.source not in self.links
             decisions = self.policy.move_failed(session_id, time.monotonic(), lost=lost, target=move.target)
         else:

@@ -37,7 +37,7 @@ SCALE_S = 2.0
 SETTLE_S = 10.0
 """For replicas that are there already to report, before it is decided that there are too few."""
 FIND_S = 1.0
-"""For a session that nobody knows of to be reported: it may be a branch a moment old."""
+"""For a session that no replica knows of to be reported: it may be a branch a moment old."""
 
 
 @dataclass(eq=False)
@@ -111,7 +111,7 @@ class LiveFleet:
     def give_back(self, session_id: str) -> None:
         """The place of a session that has not come to it, and will not."""
         if self._runner.expected.pop(session_id, None) is not None:
-            self._runner.carry_out(self._runner.left(session_id, time.monotonic()))
+            self._runner.carry_out(self._runner.end_session(session_id, time.monotonic()))
 
     async def find(self, session_id: str, key: str, tell: Tell) -> ReplicaLink:
         """Find where a session is that was live: on a replica, in line to come back, or kept. Raises
@@ -129,7 +129,7 @@ class LiveFleet:
 
     def _come_back(self, asked: FleetRequest) -> None:
         """A kept session that is nowhere has its place, or is in line. Raises `Overloaded`."""
-        if self.policy.knows(asked.session_id):  # somebody else asked for it meanwhile
+        if self.policy.knows(asked.session_id):  # another client asked for it meanwhile
             return
         self._runner.keys[asked.session_id] = asked.key
         decisions = self.policy.came_back(asked, time.monotonic())
@@ -176,7 +176,7 @@ class LiveFleet:
         self.notes.recorder = FleetRecorder(self.config, time.monotonic(), SCALE_S)
 
     def move(self, session: str, target: str) -> None:
-        """Somebody wants one session elsewhere, by the letters that are shown of it."""
+        """An operator wants one session elsewhere, by the letters that are shown of it."""
         found = [name for known in self._runner.known.values() for name in known if name.startswith(session)]
         decisions = self.policy.move(found[0], target, time.monotonic()) if len(found) == 1 else []
         if not decisions:
@@ -260,7 +260,7 @@ class LiveFleet:
         decisions = self.policy.replica_changed(report.replica(replica_id), now)
         for session_id in before - set(named) - self._runner.moving.keys():
             if self.policy.place_of(session_id) == replica_id:
-                decisions += self._runner.left(session_id, now)
+                decisions += self._runner.end_session(session_id, now)
         for session_id in set(named) - self._runner.moving.keys():
             if self.policy.place_of(session_id) is None:
                 self._runner.keys[session_id] = named[session_id].asked.key
@@ -274,8 +274,8 @@ class LiveFleet:
     async def _wait(self, session_id: str, tell: Tell) -> ReplicaLink:
         try:
             answer = await self._runner.waiters.wait(session_id, tell, self.policy.waiting(time.monotonic()))
-        except asyncio.CancelledError:  # whoever waited has gone
-            self._runner.carry_out(self._runner.left(session_id, time.monotonic()))
+        except asyncio.CancelledError:  # the caller has gone
+            self._runner.carry_out(self._runner.end_session(session_id, time.monotonic()))
             raise
         return self._seated(session_id, answer)
 

@@ -140,7 +140,9 @@ class Forwarder:
             client=client_at(request.scope.get("client")),
         )
         if streamed is not None:
-            return await self._route(asked)  # a client that leaves is noticed by whoever reads its body
+            return await self._route(
+                asked
+            )  # a client that leaves is noticed by the handler that reads its body
         return await _unless_gone(request.receive, self._route(asked))
 
     async def _route(self, asked: _PassedRequest) -> Response:
@@ -303,7 +305,7 @@ def refusal(path: str, error: MillstreamError) -> Response:
 
 
 def check_path(path: str) -> None:
-    """That it says the same to whoever reads it next: a client of HTTP takes `..` away before it asks."""
+    """That it says the same to the next server: a client of HTTP takes `..` away before it asks."""
     if {".", ".."} & set(path.split("/")) or any(
         ord(letter) < 0x20 or ord(letter) == 0x7F for letter in path
     ):

@@ -69,7 +69,7 @@ SERVER_PAGE = Path(__file__).parents[1] / "server" / "web"
 FLEET_PAGE = Path(__file__).parent / "web"
 SUBPROTOCOL = "millstream.v1"
 READY_S = 60.0
-"""For a first replica to be ready, when somebody comes before that."""
+"""For a first replica to be ready, when a client comes before that."""
 OPENING_S = 30.0
 """For a client to have said what it wants; then it is let go, as by a server."""
 LIMITS = ClientLimits()
@@ -183,7 +183,7 @@ async def stream(websocket: WebSocket) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Place:
+class _Admitted:
     """Where a client is let in, and for what."""
 
     here: ReplicaLink
@@ -278,23 +278,23 @@ class _Visitor:
         self._refusals += 1
         await self._say(_error(error))
 
-    async def _place(self, opening: Opening) -> _Place:
+    async def _place(self, opening: Opening) -> _Admitted:
         fleet = self._fleet
         key = self._key.name
         match opening:
             case Attach(session=session_id):
-                return _Place(
+                return _Admitted(
                     here=await fleet.find(session_id, key, self._tell_position), right="own", name=session_id
                 )
             case View(view=view_id):
-                return _Place(here=await fleet.find_view(view_id), right="view", name=view_id)
+                return _Admitted(here=await fleet.find_view(view_id), right="view", name=view_id)
         self._key.check_steering()
         session_id = new_session_id()
         ask = asked_of(opening) if isinstance(opening, Start) else structs.replace(ANY_SESSION, wait=True)
         asked = await fleet.price(ask, session_id, key=key, model=self._model)
         here = await fleet.place(asked, self._tell_position)
         self._placed.append(session_id)
-        return _Place(here=here, right="own", name=session_id)
+        return _Admitted(here=here, right="own", name=session_id)
 
     def _give_back(self) -> None:
         """Places that no session came to."""
@@ -302,7 +302,7 @@ class _Visitor:
             self._fleet.give_back(session_id)
         self._placed.clear()
 
-    async def _unless_gone(self, placing: Awaitable[_Place]) -> _Place:
+    async def _unless_gone(self, placing: Awaitable[_Admitted]) -> _Admitted:
         """Wait for the place. A client that leaves while in line gives it up: raises
         `WebSocketDisconnect`."""
         placed = asyncio.ensure_future(placing)
@@ -321,7 +321,7 @@ class _Visitor:
         while (await self._websocket.receive())["type"] != "websocket.disconnect":
             pass
 
-    async def _serve(self, opening: Opening, place: _Place) -> None:
+    async def _serve(self, opening: Opening, place: _Admitted) -> None:
         if opening.follow:
             ticket = place.here.ticket(place.right, place.name, key=self._key.name)
             await self._say(MovedMessage(url=place.here.address.url, ticket=ticket))
@@ -340,7 +340,7 @@ class _Visitor:
 
         await relay_native(self._websocket, opening, await self._link(place), open_again)
 
-    async def _link(self, place: _Place) -> Connection:
+    async def _link(self, place: _Admitted) -> Connection:
         """To a replica, which counts the client as if it had come by itself."""
         ticket = place.here.ticket(place.right, place.name, key=self._key.name, client=self._client)
         return await open_link(place.here, ticket)

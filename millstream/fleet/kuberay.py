@@ -19,8 +19,9 @@ NAME = "millstream-fleet"
 FOLDER = "/etc/millstream"
 SECRET_VARIABLE = "MILLSTREAM_FLEET_SECRET"
 PASSING_ON = {
-    "RAY_SERVE_PROXY_USE_GRPC": "1", "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0", "RAY_worker_niceness": "0",
-    "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "4", "RAY_health_check_timeout_ms": "5000",
+    "RAY_SERVE_PROXY_USE_GRPC": "1", "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    "RAY_worker_niceness": "0", "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_failure_threshold": "4", "RAY_health_check_timeout_ms": "5000",
 }  # fmt: skip
 """Environment variables for the Ray of a cluster. Data that Serve's proxy passes on do not go through Ray's
 objects: a chunk of 300 kB takes a quarter as long then. Replicas, which Ray starts, do not give way to
@@ -41,7 +42,9 @@ def manifest(config: FleetConfig, image: str) -> dict[str, Any]:
             "address"
         )
     if table.host != "0.0.0.0":
-        raise ConfigError(f'{config.path}: on Kubernetes say host = "0.0.0.0", or nobody reaches the gateway')
+        raise ConfigError(
+            f'{config.path}: on Kubernetes say host = "0.0.0.0", or no client reaches the gateway'
+        )
     text = config.path.read_text()
     workers = [_workers(pool, config, image) for pool in config.pools]
     cluster = {

@@ -226,7 +226,7 @@ class RunningFleet:
         return [each for each in self.standing()["replicas"] if each["state"] == "ready"]
 
     def busy(self) -> list[dict[str, Any]]:
-        """Replicas that somebody is on."""
+        """Replicas that have a session."""
         return [each for each in self.ready() if each["sessions"]]
 
     def events(self, *kinds: str) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """A server as one of a fleet: who may come in, what it reports to the gateway, and what it does when the
 gateway says so.
 
-It is the ordinary server with a `Membership` (`fleet/membership.py`). It ends with whoever started it: when
+It is the ordinary server with a `Membership` (`fleet/membership.py`). It ends with its parent process: when
 its standard input closes.
 """
 
@@ -64,7 +64,7 @@ def routes(member: Membership) -> tuple[BaseRoute, ...]:
 
 
 def end_with_parent() -> None:
-    """Whoever started this is gone, and so is the fleet's hold on it: its sessions come back elsewhere."""
+    """Its parent process is gone, and so is the fleet's hold on it: its sessions come back elsewhere."""
 
     def watch() -> None:
         with suppress(OSError):
@@ -153,7 +153,7 @@ class _Link:
     async def _hand_over(self, live_session: LiveSession) -> None:
         if not live_session.can_move:
             raise NotAllowed(
-                "it is not live, is recorded, moves already, or is watched by somebody who cannot follow"
+                "it is not live, is recorded, moves already, or is watched by a client that cannot follow"
             )
         await live_session.hand_over()
         loop = asyncio.get_running_loop()
@@ -165,7 +165,7 @@ class _Link:
             timer.cancel()
 
     async def _take_over(self, order: link.TakeOver) -> None:
-        """Whoever asks hears in time whether it is here: a session that comes later would be in two
+        """The caller hears in time whether it is here: a session that comes later would be in two
         places."""
         try:
             await asyncio.wait_for(self._live(order), order.patience_s)
@@ -184,7 +184,7 @@ class _Link:
 
     def _release(self, live_session: LiveSession, url: str, replica_id: str) -> None:
         if not live_session.handoff.is_open:
-            raise NotAllowed("it goes on here: nobody said in time what becomes of it")
+            raise NotAllowed("it goes on here: the gateway did not say in time what becomes of it")
 
         def moved(viewer: Viewer) -> MovedMessage:
             ticket = issue(

@@ -30,7 +30,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def from_environment() -> Membership | None:
-        text = os.environ.pop(MEMBER, "")  # nobody started from here is a member
+        text = os.environ.pop(MEMBER, "")  # no process started from here is a member
         if not text:
             return None
         try:

@@ -269,7 +269,7 @@ class RayReplicas:
         return ""
 
     async def _restarting(self, pool: str) -> str | None:
-        """An actor of the pool whose server died and that Ray starts again, which nobody counts on yet."""
+        """An actor of the pool whose server died and that Ray starts again, not counted on yet."""
         up = {address.replica_id for address in await self.running()}
         alive = {self._names[replica_id] for replica_id in up}
         names = await asyncio.to_thread(_replica_names)

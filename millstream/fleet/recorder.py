@@ -65,7 +65,7 @@ class _Visit:
 @dataclass(eq=False, slots=True)
 class FleetRecorder:
     config: FleetConfig
-    began: float
+    started_at: float
     """All times are those of the policy's clock."""
     scale_every_s: float
     _visits: dict[str, _Visit] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class FleetRecorder:
                 elif visit.placed_at is None:
                     visit.placed_at = now
 
-    def left(self, session_id: str, now: float) -> None:
+    def session_left(self, session_id: str, now: float) -> None:
         if session_id in self._visits:
             self._visits[session_id].ended_at = now
 
@@ -110,14 +110,14 @@ class FleetRecorder:
         """Also of every later report: what it counts on comes to be known, and which chunks there are."""
         life = self._lives.get(replica_id)
         if life is None:
-            self._before[replica_id] = report.misses if now - self.began < 1 else 0
+            self._before[replica_id] = report.misses if now - self.started_at < 1 else 0
             life = ReplicaLife(
                 replica_id=replica_id,
                 pool=report.pool,
                 node=report.node,
                 version=report.version,
                 room=report.room,
-                ready_at=now - self.began,
+                ready_at=now - self.started_at,
                 chunk_s=report.chunk_s,
             )
             self._lives[replica_id] = life
@@ -126,7 +126,7 @@ class FleetRecorder:
         if report.chunk_s != self._chunk_s[replica_id] and len(self._measured) < MAX_ARRIVALS:
             self._chunk_s[replica_id] = report.chunk_s
             self._measured.append(
-                NewChunkTimes(at=now - self.began, replica_id=replica_id, chunk_s=report.chunk_s)
+                NewChunkTimes(at=now - self.started_at, replica_id=replica_id, chunk_s=report.chunk_s)
             )
         for session in report.sessions:
             self._made(session.asked.session_id, session.chunk, now)
@@ -139,13 +139,13 @@ class FleetRecorder:
                 self._restored.append(now - self._coming_back.pop(session_id))
 
     def killed(self, replica_id: str, now: float) -> None:
-        self._killed[replica_id] = now - self.began
+        self._killed[replica_id] = now - self.started_at
 
     def drained(self, replica_id: str, now: float) -> None:
-        self._drains.append(Drained(at=now - self.began, replica_id=replica_id))
+        self._drains.append(Drained(at=now - self.started_at, replica_id=replica_id))
 
     def deployed(self, pool: str, version: str, now: float) -> None:
-        self._deploys.append(Deployed(at=now - self.began, pool=pool, version=version))
+        self._deploys.append(Deployed(at=now - self.started_at, pool=pool, version=version))
 
     def happened(self, event: FleetEvent) -> None:
         if event.seconds is not None and event.kind == "move":
@@ -158,7 +158,7 @@ class FleetRecorder:
         table = self.config.table
         starts = [life.ready_at for life in self._lives.values()]
         return FleetTrace(
-            seconds=now - self.began,
+            seconds=now - self.started_at,
             pools=list(self.config.pools),
             placement=table.placement,
             max_waiting=table.max_waiting,
@@ -186,13 +186,13 @@ class FleetRecorder:
     def _arrival(self, visit: _Visit, now: float, placed: list[_Visit]) -> Arrival:
         ended = now if visit.ended_at is None else visit.ended_at
         if visit.placed_at is not None:
-            return Arrival(at=visit.at - self.began, asked=visit.asked, stay_s=ended - visit.placed_at)
+            return Arrival(at=visit.at - self.started_at, asked=visit.asked, stay_s=ended - visit.placed_at)
         stays = [
             (now if each.ended_at is None else each.ended_at) - (each.placed_at or now) for each in placed
         ]
         patience = None if visit.was_refused else ended - visit.at
         return Arrival(
-            at=visit.at - self.began, asked=visit.asked, stay_s=_mean(stays, 60.0), patience_s=patience
+            at=visit.at - self.started_at, asked=visit.asked, stay_s=_mean(stays, 60.0), patience_s=patience
         )
 
 

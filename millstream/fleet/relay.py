@@ -1,4 +1,4 @@
-"""Pictures through the gateway, for clients that do not follow: what either side says is passed on as it is.
+"""Frames through the gateway, for clients that do not follow: what either side says is passed on as it is.
 
 A relayed client of the native protocol notices neither a move nor a death: the gateway follows in its place
 (`client/following.py`). In other protocols a session stays where it is, and a lost replica is a lost

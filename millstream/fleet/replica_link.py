@@ -101,7 +101,7 @@ class ReplicaLink:
             for future in self._asked.values():
                 if not future.done():
                     future.set_exception(ProtocolBroken("the replica is gone"))
-                    future.exception()  # seen, also where nobody waits any more
+                    future.exception()  # seen, also where no caller waits any more
 
     async def order(self, order: link.AnyOrder) -> Request | None:
         """Have it done. Raises what is wrong with it, and `ProtocolBroken` where the replica is gone."""

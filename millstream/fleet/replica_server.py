@@ -1,5 +1,5 @@
-"""One replica: `millstream serve` as a process of its own, which has a port of its own and ends with whoever
-started it.
+"""One replica: `millstream serve` as a process of its own, which has a port of its own and ends with the
+process that started it.
 
 Knows no Ray; `fleet/on_ray.py` makes an actor of it.
 """

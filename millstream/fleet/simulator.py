@@ -2,8 +2,8 @@
 events.
 
 Sessions are simulated, chunks are not: a chunk is late where a session stood still longer than its lead (its
-replica died, or its move took too long) and where a replica is slower than what it promised. Everybody's stay
-counts from their place. Given a recorded trace (`fleet/trace.py`) it replays what came in and is held against
+replica died, or its move took too long) and where a replica is slower than what it promised. Each stay
+counts from its place. Given a recorded trace (`fleet/trace.py`) it replays what came in and is held against
 what came of it. Knows no wall clock; the same input gives the same run.
 """
 
@@ -86,7 +86,7 @@ class _Stream:
     def lead_s(self, now: float) -> float:
         """Return the seconds that its viewer has buffered: a chunk comes whenever one has been played, and
         then it has the whole lead."""
-        assert self.placed_at is not None, "nobody watches before there is a place"
+        assert self.placed_at is not None, "no viewer watches before it has a place"
         pace = self.arrival.asked.request.pace
         return pace.max_ahead_s - (now - self.placed_at) % pace.media_s
 
@@ -140,12 +140,12 @@ class FleetSimulation:
         return self.outcome
 
     def begin_with(self, replicas: Iterable[Replica]) -> None:
-        """Ready before anybody comes."""
+        """Ready before the first viewer comes."""
         for replica in replicas:
             self._enter(0.0, replica)
 
     def deploy(self, at: float, pool: str, version: str) -> None:
-        """Somebody deploys then."""
+        """A new version is deployed then."""
         self._events.at(at, lambda now: self._follow(now, self.policy.deploy(pool, version, now)))
 
     # What happens

@@ -8,7 +8,7 @@ as that, so that no difference of clocks lets one in twice.
 
 | right | held by | lets in |
 |---|---|---|
-| own | a session's owner | every socket; by HTTP what opens a session (`OPENS`), and all below `/v1/sessions/ID` |
+| own | a session's owner | every socket; by HTTP `OPENS`, and all below `/v1/sessions/ID` |
 | view | a viewer | the native socket, an offer of WebRTC, and all below `/v1/views/VIEW` |
 | request | the gateway | the one request that it passes on |
 | link | the gateway | its own line to the replica |
@@ -37,7 +37,7 @@ SKEW_S = 60.0
 SECRET_BYTES = 32
 MAX_TEXT = 1024
 MAX_USED = 100_000
-"""Used tickets that are remembered; past that everybody is refused until the oldest have expired."""
+"""Used tickets that are remembered; past that all are refused until the oldest have expired."""
 
 
 LINK = "/v1/fleet/link"

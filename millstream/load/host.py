@@ -58,7 +58,7 @@ class Usage:
 class Host:
     url: str
     pid: int | None
-    """None for a server that somebody else started."""
+    """None for a server that was started elsewhere."""
 
     def read(self) -> HostReading | None:
         """Now; None where the server does not say, or is gone."""
@@ -173,7 +173,7 @@ def _read_process(pid: int) -> tuple[int, int] | None:
         return None
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     if "VmRSS" not in fields:
-        return None  # it has ended and nobody has asked for its exit code yet
+        return None  # it has ended and its exit code was not asked for yet
     return int(fields["VmRSS"].split()[0]) * 1024, int(fields["Threads"])
 
 

@@ -6,7 +6,7 @@ nothing with the server's, so that one can be held against the other. Since the 
 one of four kinds:
 
     played     the picture moved
-    stalled    it should have moved and did not: the next chunk had not come, or came without pictures
+    stalled    it should have moved and did not: the next chunk had not come, or came without frames
     forgiven   it did not move, through the viewer's own doing: what was sent while it was away is lost
     halted     the viewer had paused, was away or did not look
 """
@@ -22,13 +22,13 @@ ROUNDING_S = 1e-9
 @dataclass(slots=True)
 class WatchedPlayout:
     media_s: float = 0.0
-    """All media that has come, with pictures or without."""
+    """All media that has come, with frames or without."""
     blank_s: float = 0.0
-    """Media that came without pictures."""
+    """Media that came without frames."""
     late_s: float = 0.0
     """Stalls that are over."""
     misses: int = 0
-    """Chunks that came late or without pictures."""
+    """Chunks that came late or without frames."""
     skipped_s: float = 0.0
     """Media that came too late to be of interest."""
     forgiven_s: float = 0.0
@@ -66,7 +66,7 @@ class WatchedPlayout:
         """Jump forward until no more than `to_ahead_s` waits to be played, as a viewer that has fallen behind
         does, and return the seconds skipped.
 
-        Media without pictures counts as stalled even where it is jumped over: it was not there when it was
+        Media without frames counts as stalled even where it is jumped over: it was not there when it was
         due.
         """
         skipped = max(0.0, self.ahead_s(now) - to_ahead_s)

@@ -63,7 +63,7 @@ class PersonResult:
     chunks: int
     misses: int
     blank_chunks: int
-    """Chunks that came without pictures because this person read too slowly."""
+    """Chunks that came without frames because this person read too slowly."""
     model_s: float
     """Seconds that these chunks took to make, as reported by the server."""
     controls: int

@@ -32,7 +32,7 @@ async def measure_overhead(url: str, *, chunks: int, warm_up: int, fps: float) -
     """One session that may be so far ahead that its chunks are made without a pause.
 
     What the server's engine does beside the session's own work then shows as distance between chunks.
-    Pictures travel raw, so that nothing is encoded meanwhile.
+    Frames travel raw, so that nothing is encoded meanwhile.
     """
     assert warm_up >= 1, "what is measured begins with the arrival of a chunk before"
     assert chunks >= 1, f"{chunks} chunks are measured"
@@ -62,7 +62,8 @@ async def find_rate(url: str, *, sessions: int, at_most: float) -> float:
         fps = (fits + too_fast) / 2
         if fps < SLOWEST_FPS:
             raise LoadError(
-                f"the server lets {sessions} sessions in at no rate above {SLOWEST_FPS:g}; try a smaller model"
+                f"the server lets {sessions} sessions in at no rate above {SLOWEST_FPS:g}; try a smaller "
+                "model"
             )
         if await count_admitted(url, sessions=sessions, fps=fps) == sessions:
             fits = fps

@@ -1,4 +1,4 @@
-"""Somebody who only looks: no script, no clock. Each answer is waited for, and an unexpected one is an
+"""A client that only looks: no script, no clock. Each answer is waited for, and an unexpected one is an
 error."""
 
 from __future__ import annotations

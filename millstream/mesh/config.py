@@ -14,13 +14,13 @@ from millstream.core.speed import of_generator
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeshConfig(EngineConfig):
     """The engine's configuration, as its ranks need it. Its device is a type, of which each rank takes the
-    one that the topology assigns to it. Of its speed-ups it has those of the generator; pictures are the
+    one that the topology assigns to it. Of its speed-ups it has those of the generator; frames are the
     front's."""
 
     threads: int
     """CPU threads of one rank of the mesh."""
     front_s: float = 0.0
-    """Seconds of the leader's device that the front takes for its pictures, for every model call; 0 where it
+    """Seconds of the leader's device that the front takes for its frames, for every model call; 0 where it
     has its own. Only the front's value counts."""
     reports: Path = Path("out/hangs")
     """Folder for what is written down before a mesh that hangs is killed."""

@@ -48,7 +48,7 @@ def first_split(
 
 @torch.inference_mode()
 def pictures_s(vae: VAE, spec: ModelSpec, *, device: torch.device, dtype: torch.dtype) -> float:
-    """Seconds that a chunk's pictures take, for every model call of it."""
+    """Seconds that a chunk's frames take, for every model call of it."""
     stream = spec.stream
     latents = torch.zeros(
         1, stream.frames_per_chunk, spec.dit.channels, *stream.latent_size, device=device, dtype=dtype

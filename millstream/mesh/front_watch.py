@@ -72,7 +72,7 @@ class FrontWatch:
         return self._problem or MeshLost(symptom, from_outside=self._rank_processes is None)
 
     def _run(self) -> None:
-        with suppress(MeshLost):  # somebody else has lost the mesh, and closed the board
+        with suppress(MeshLost):  # another thread has lost the mesh, and closed the board
             count = 0
             while self._problem is None and not self._paused():
                 if count * TICK_S % self._config.limits.heartbeat_s < TICK_S:

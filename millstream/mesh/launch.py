@@ -21,7 +21,7 @@ from millstream.mesh.rank import DOOR, WEIGHTS, compare_with_all, rank_device, r
 from millstream.mesh.rendezvous import MeetingPoint, Rendezvous
 from millstream.mesh.startup import facts_of
 from millstream.wire.line import Line
-from millstream.wire.pairing import Listener
+from millstream.wire.pairing import FrontListener
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class LaunchedMesh:
         self._local_rank = local_rank
         rendezvous.claim(FRONT)
         rendezvous.post(f"{FRONT_WORK}/{FRONT}", config.front_s)
-        self._listener = Listener(rendezvous.meeting.host)
+        self._listener = FrontListener(rendezvous.meeting.host)
         rendezvous.post(f"{DOOR}/{FRONT}", asdict(self._listener.way))
         self.rank_processes = RankProcesses(run, config, rendezvous.meeting) if run is not None else None
         self._watch = FrontWatch(config, rendezvous, self.rank_processes, lost=self.lose)
@@ -130,7 +130,7 @@ class LaunchedMesh:
         self._watch.stop()
         stop_s = self._config.limits.stop_s
         works = self.link.ready.is_set() and self.link.lost is None
-        if not works or not self.link.leave(stop_s):
+        if not works or not self.link.send_shutdown(stop_s):
             stop_s = 0.0
         if self.rank_processes is not None:
             self.rank_processes.wait(stop_s)

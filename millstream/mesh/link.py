@@ -132,7 +132,7 @@ class MeshLink:
         self.ready.set()
         self.when_lost()
 
-    def leave(self, timeout_s: float) -> bool:
+    def send_shutdown(self, timeout_s: float) -> bool:
         """Ask the mesh to leave. Return whether the request was sent in time."""
         with self._changed:
             self._closing = True
@@ -193,7 +193,7 @@ class MeshLink:
                 self.waiting_since = time.monotonic() if self._sent else None
                 if (
                     self._waiting or self._closing
-                ):  # else the sender has nothing to wake up for, before whoever asked
+                ):  # else the sender has nothing to wake up for, before the caller
                     self._changed.notify_all()
             deliveries = unpack_deliveries(answers, received.tensors)
             held_bytes = answers.held_bytes
@@ -219,8 +219,10 @@ class MeshLink:
             while self.lost is None:
                 if self._waiting and len(self._sent) < MAX_SENT:
                     return self._taken()
-                if self._closing and not self._sent:
-                    self.tell("SHUTDOWN")
+                if (
+                    self._closing and not self._sent
+                ):  # what is owed comes first: a mesh that leaves answers none
+                    self.tell("SHUTDOWN")  # takes this thread's lock again, and is what the next round sends
                 elif not self._changed.wait(self._heartbeat_s) and not (self._waiting or self._sent):
                     self.tell("NOOP")
             return None

@@ -231,7 +231,9 @@ def _rank(start: RankStart, parent: Connection) -> None:
     with open(start.stack_file, "w") as stacks:
         if hasattr(faulthandler, "register"):
             faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
-        while True:  # peers may still need this rank when it has answered; whoever started it lets it go
+        while (
+            True
+        ):  # peers may still need this rank when it has answered; the process that started it lets it go
             answer = _called(jobs.get(), start)
             with suppress(OSError):
                 parent.send_bytes(pickle.dumps(answer))
@@ -248,7 +250,7 @@ def _called(job: bytes, start: RankStart) -> tuple[tuple[str, str] | None, Any]:
             _join(start)
         function, args = pickle.loads(job)
         return None, function(start.rank, start.world, *args)
-    except BaseException as error:  # a process boundary: whoever started us says it
+    except BaseException as error:  # a process boundary: the parent reports it
         return (f"{type(error).__name__}: {error}", traceback.format_exc()), None
 
 

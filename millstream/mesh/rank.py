@@ -246,12 +246,17 @@ def _load_share(
     passes through once, so that ranks notice if they read different files."""
     recorder = FingerprintRecorder("dit")
 
-    def keep(name: str, whole: Tensor) -> Tensor | None:
+    def record_and_share(name: str, whole: Tensor) -> Tensor | None:
         recorder.add(name, whole)
         return share(name, whole)
 
     dit = load_dit(
-        spec, config.weights, device=device, dtype=DTYPES[config.dtype], loras=config.loras, keep=keep
+        spec,
+        config.weights,
+        device=device,
+        dtype=DTYPES[config.dtype],
+        loras=config.loras,
+        keep=record_and_share,
     )
     return dit, recorder.records()
 
@@ -268,10 +273,10 @@ def _say(rendezvous: Rendezvous | None, rank: int, record: ComparedRecord, error
     if rendezvous is not None:
         telling = threading.Thread(target=_tell, args=(rendezvous, rank, record, reason), daemon=True)
         telling.start()
-        telling.join(1.0)  # a board that does not answer must not hold anybody
+        telling.join(1.0)  # a board that does not answer must not hold the rank back
 
 
 def _tell(rendezvous: Rendezvous, rank: int, record: ComparedRecord, reason: str) -> None:
-    with suppress(dist.DistError):  # gone with the front: then there is nobody to tell
+    with suppress(dist.DistError):  # gone with the front: then there is none to report to
         rendezvous.fail(rank, reason)
         post_calls(rendezvous, rank, record)

@@ -37,10 +37,10 @@ class ComparedRecord(CollectiveRecord):
     rendezvous: Rendezvous | None = None
     timeout_s: float = 10.0
 
-    def began(
+    def begin(
         self, kind: Kind, what: str, group: GroupUse, shape: tuple[int, ...], device: str = "cpu"
     ) -> CollectiveCall:
-        called = CollectiveRecord.began(self, kind, what, group, shape, device)
+        called = CollectiveRecord.begin(self, kind, what, group, shape, device)
         if self.rendezvous is not None and group.purpose == "mesh" and kind not in POINT_TO_POINT:
             self._compare(self.rendezvous, group, called)
         return called

@@ -251,6 +251,8 @@ class MeshTransport:
 
     def _blamed(self, lost: MeshLost) -> RecoverablePost | None:
         """Return the oldest chunk under way, if it has brought down one mesh after the other."""
+        # Any of those under way may have done it, so all are charged. The oldest is judged: it has been there
+        # as often as any other.
         oldest = self._posts[0]
         for post in self._posts:
             post.attempts += 1
@@ -268,7 +270,7 @@ class MeshTransport:
             raise
         self.recoveries += 1
         self._cold = {session.id for session in self._watched()}
-        self._copies = set()
+        self._copies = set()  # forks were of memory that went with the ranks
         seconds = time.monotonic() - begun
         sessions = len(self._cold)
         log.warning("%s; the mesh is back after %.1f s, %d sessions go on", lost.in_full, seconds, sessions)

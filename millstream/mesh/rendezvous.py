@@ -103,7 +103,7 @@ class Rendezvous:
         joining.start()
         joining.join(
             timeout_s
-        )  # whoever listens there and is no board is waited for in the store without an end
+        )  # a server that listens there and is no board would be waited for in the store without an end
         if not found:
             raise MeshError(
                 f"nobody answers at {meeting.host}:{meeting.port} within {timeout_s:g} s; is the front "

@@ -27,7 +27,7 @@ GAVE_UP = 17
 TICK_S = 0.05
 
 
-def leave(rank: int, reason: str) -> NoReturn:
+def give_up(rank: int, reason: str) -> NoReturn:
     print(f"millstream: rank {rank}: {reason}", file=sys.stderr, flush=True)
     os._exit(GAVE_UP)
 
@@ -40,14 +40,14 @@ class Watchdog:
         limits: MeshLimits,
         record: CollectiveRecord,
         *,
-        leave: Callable[[int, str], NoReturn] = leave,
+        give_up: Callable[[int, str], NoReturn] = give_up,
     ) -> None:
         """`record` holds what this rank calls, once it has groups."""
         self.record = record
         self._rendezvous = rendezvous
         self._rank = rank
         self._limits = limits
-        self._leave = leave
+        self._give_up = give_up
         self._since = time.monotonic()
         self._heard = (
             self._since + limits.start_s - limits.window_s
@@ -86,7 +86,7 @@ class Watchdog:
                     last = heard
                     self._heard = time.monotonic()
                 if self._rendezvous.is_past():
-                    self._leave(self._rank, "this mesh is over, another begins")
+                    self._give_up(self._rank, "this mesh is over, another begins")
                 if not answered and self._rendezvous.read("report"):
                     post_calls(self._rendezvous, self._rank, self.record)
                     self._rendezvous.post(
@@ -96,18 +96,18 @@ class Watchdog:
                 self._stopped.wait(self._limits.heartbeat_s)
         except Exception:
             if not self._stopped.is_set():
-                self._leave(self._rank, "the front is gone")
+                self._give_up(self._rank, "the front is gone")
 
     def _watch(self) -> None:
         limits = self._limits
         while not self._stopped.wait(TICK_S):
             now = time.monotonic()
             if now - self._heard > limits.window_s:
-                self._leave(self._rank, f"the front has been silent for {limits.window_s:g} s")
+                self._give_up(self._rank, f"the front has been silent for {limits.window_s:g} s")
             if self._doing and now - self._since > limits.hang_s + limits.window_s:
                 # the front asks for a report first; this is for when it does not
                 print(describe_rank(self._rank, self.record, self._doing), file=sys.stderr, flush=True)
-                self._leave(self._rank, f"{self._doing} took longer than {limits.hang_s:g} s")
+                self._give_up(self._rank, f"{self._doing} took longer than {limits.hang_s:g} s")
 
     def _summary(self) -> str:
         last = self.record.last[-1] if self.record.last else None

@@ -87,7 +87,7 @@ class MeshRank:
             with self._watchdog.busy(_spelled(orders)):
                 first = orders.envelopes[0]
                 if first.action == "INFER":
-                    self.generator.stopwatch.lap()  # nobody asks a worker what its last chunk took
+                    self.generator.stopwatch.lap()  # a worker is never asked what its last chunk took
                     self.run(unpack_parcels(orders, received.tensors))
                 elif not self.obey(first):
                     return
@@ -176,6 +176,8 @@ class MeshRank:
         if self.mesh.size == 1:
             return set()
         log.debug("call %s: first collective", parcels[0].envelope.call_id)
+        # One collective says it all: in the high bits of a number, a bit for each parcel that this rank has no
+        # room for; in the low ones, the inputs' digest; beside it, the digests of all calls so far.
         refusals = sum(
             bool(self.generator.refusal(parcel)) << number for number, parcel in enumerate(parcels)
         )
@@ -192,8 +194,8 @@ class MeshRank:
                 f"rank {rank} has {value:08x}" for rank, value in zip(self.mesh.ranks, found, strict=True)
             )
             raise MeshError(f"inputs of call {parcels[0].envelope.call_id} differ: {said}")
-        anybody = functools.reduce(operator.or_, (each >> DIGEST_BITS for each in heard))
-        return {parcel.envelope.session_id for number, parcel in enumerate(parcels) if anybody >> number & 1}
+        any_rank = functools.reduce(operator.or_, (each >> DIGEST_BITS for each in heard))
+        return {parcel.envelope.session_id for number, parcel in enumerate(parcels) if any_rank >> number & 1}
 
 
 class Leader:
@@ -223,7 +225,7 @@ class Leader:
         orders = received.message
         if not isinstance(orders, Orders) or not orders.envelopes:
             raise WireError(f"the front sent {type(orders).__name__} without envelopes")
-        if orders.sequence != self._sequence + 1:
+        if orders.sequence != self._sequence + 1:  # from here on answers would be taken for those of others
             raise WireError(f"message {orders.sequence} came after message {self._sequence}")
         self._sequence = orders.sequence
         first = orders.envelopes[0]
@@ -232,7 +234,7 @@ class Leader:
                 take = self._infer if first.under_way == 1 else self._push
                 take(self._conditionings.restore(unpack_parcels(orders, received.tensors)))
                 return True
-            self._tell_all(first)
+            self._tell_all(first)  # before this rank obeys: what it calls may wait for the others
             if first.action == "FLUSH":
                 self._answer(self._rank.flush(first.session_id))
                 return True
@@ -329,7 +331,8 @@ def _refuse_parted(group: RankGroup, digests: Mapping[int, int]) -> None:
     for it."""
     if len({digests[rank] for rank in group.ranks}) > 1:
         raise MeshError(
-            f"ranks {group.ranks} have called different collectives on {group.name} since they last compared them"
+            f"ranks {group.ranks} have called different collectives on {group.name} since they last compared "
+            "them"
         )
 
 

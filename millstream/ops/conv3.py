@@ -146,7 +146,8 @@ def wgmma_header(columns: int) -> str:
     return f"""template <> struct Wgmma<{columns}> {{
   static __device__ __forceinline__ void add(float (&d)[{registers}], uint64_t a, uint64_t b, int keep) {{
     asm volatile("{{.reg .pred p; setp.ne.b32 p, {keep}, 0; "
-                 "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.bf16.bf16 {{{operands}}}, {a}, {b}, p, 1, 1, 0, 0;}}"
+                 "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.bf16.bf16 "
+                 "{{{operands}}}, {a}, {b}, p, 1, 1, 0, 0;}}"
                  : {bound} : "l"(a), "l"(b), "r"(keep));
   }}
 }};

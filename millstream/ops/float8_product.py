@@ -1,9 +1,9 @@
-"""A linear product that learns, in 8-bit floats: forward in e4m3, its gradients in e5m2, sums in float32.
+"""A linear matmul that learns, in 8-bit floats: forward in e4m3, its gradients in e5m2, sums in float32.
 
 Each tensor is divided by one scale, its largest size over the largest number that the type holds, found when
 it is used. e4m3 has three bits after the point and holds 448; e5m2 has two and holds 57344: gradients need
 the range more than the digits. What the weight becomes is made again for the backward pass, so that nothing
-of it is kept (a sharded weight may be gone by then). On a GPU by torch's scaled product, elsewhere by the
+of it is kept (a sharded weight may be gone by then). On a GPU by torch's scaled matmul, elsewhere by the
 same numbers in float32.
 Shapes: L rows (tokens), I inputs, O outputs.
 """
@@ -20,7 +20,7 @@ from millstream.ops.fp8 import E4M3, LEAST_SCALE
 
 E5M2 = torch.float8_e5m2
 MULTIPLE = 16
-"""Number that every side of a product is a multiple of, on a GPU."""
+"""Number that every side of a matmul is a multiple of, on a GPU."""
 
 
 class Scaled8(NamedTuple):
@@ -33,7 +33,7 @@ class Scaled8(NamedTuple):
 
     @property
     def t(self) -> Scaled8:
-        """Laid out anew: products want rows of one and columns of the other."""
+        """Laid out anew: matmuls want rows of one and columns of the other."""
         return Scaled8(self.values.t().contiguous(), self.scale)
 
 

@@ -40,7 +40,7 @@ class HostCopy:
         """In host memory."""
         if self._arrival is not None:
             self._arrival.synchronize()
-        self._there = self._here  # nobody copies from the device's memory any more
+        self._there = self._here  # no copy reads the device's memory any more
         return self._here
 
 

@@ -1,5 +1,5 @@
 """Linear layers in 8 bits on a CPU, by oneDNN: two to four times as fast as float32 where the CPU has dot
-products of bytes.
+matmuls of bytes.
 
 Inputs are unsigned, over a range measured beforehand: one range for all rows, so that what a session gets
 does not depend on who shares its call. Weights are signed, with a scale for each output. Sums are exact,
@@ -38,7 +38,7 @@ class Range(NamedTuple):
 
 
 def is_available() -> bool:
-    """Return whether this build of torch has oneDNN's products of bytes."""
+    """Return whether this build of torch has oneDNN's matmuls of bytes."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")
 
 
@@ -78,16 +78,16 @@ class Int8Linear(nn.Module):
         return self._product(to_bytes(x, self.over), "none", None)
 
     def gelu_bytes(self, x: Tensor, over: Range) -> Tensor:
-        """GELU of the product, as bytes of a range.
+        """GELU of the matmul, as bytes of a range.
 
-        By tanh as everywhere, but by erf on AVX2, where oneDNN's tanh takes twice as long as the product
+        By tanh as everywhere, but by erf on AVX2, where oneDNN's tanh takes twice as long as the matmul
         itself. The two differ by 0.0005 at most, a small part of a byte's step.
         """
         by = "none" if cpu_kind() == "avx2" else "tanh"  # oneDNN's names
         return self._product(to_bytes(x, self.over), "gelu", over, by)
 
     def of_bytes(self, x_u8: Tensor) -> Tensor:
-        """Return the product of an input that is bytes of the layer's range already."""
+        """Return the matmul of an input that is bytes of the layer's range already."""
         assert x_u8.dtype == torch.uint8, f"the input is bytes already, got {x_u8.dtype}"
         return self._product(x_u8, "none", None)
 

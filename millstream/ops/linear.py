@@ -1,4 +1,4 @@
-"""Linear products that do more than multiply: in e4m3, or with the activation at their end.
+"""Linear matmuls that do more than multiply: in e4m3, or with the activation at their end.
 
 Shapes: L rows (tokens), I inputs, O outputs.
 """
@@ -30,7 +30,7 @@ def linear_rows(x: Rows8, weight: Rows8, bias_O: Tensor, out: Tensor | None = No
 
 
 def linear_gelu(x_LI: Tensor, weight_OI: Tensor, bias_O: Tensor) -> Tensor:
-    """GELU (tanh) of the product; on a GPU the product's own last step."""
+    """GELU (tanh) of the matmul; on a GPU the matmul's own last step."""
     if x_LI.is_cuda:
         return torch._addmm_activation(bias_O, x_LI, weight_OI.t(), use_gelu=True)
     return F.gelu(F.linear(x_LI, weight_OI, bias_O), approximate="tanh")

@@ -110,7 +110,7 @@ def split_frames(y_TYXC: Tensor, bias_C: Tensor) -> Tensor:
 
 
 def sum_taps(planes: Tensor, bias_C: Tensor, frames: int) -> Tensor:
-    """A 3x3x3 convolution's answer [C, T, Y, X], clamped to [-1, 1], from each tap's own product.
+    """A 3x3x3 convolution's answer [C, T, Y, X], clamped to [-1, 1], from each tap's own matmul.
 
     `planes` are [27 * C or more, PAST + T, Y + 2, X + 2], by tap and then by channel.
     """

@@ -21,7 +21,7 @@ def working_dtype(device: torch.device) -> torch.dtype:
 
 
 def mixed_precision(device: torch.device) -> torch.autocast:
-    """Products in the working dtype, whatever the parameters are."""
+    """Matmuls in the working dtype, whatever the parameters are."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=working_dtype(device) is torch.bfloat16)
 
 

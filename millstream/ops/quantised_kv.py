@@ -1,4 +1,4 @@
-"""Keys and values in 8 bits, as a product of 8 bits wants them: keys in int8, values in e4m3 and turned, a
+"""Keys and values in 8 bits, as a matmul of 8 bits wants them: keys in int8, values in e4m3 and turned, a
 scale for each tile.
 
 Means are taken away first, and what is left is smaller and rounds better. A mean key moves all scores of a

@@ -1,4 +1,4 @@
-"""From one product's q, k and v to rotated queries and a filled ring: norms, rotary phases and the write in
+"""From one matmul's q, k and v to rotated queries and a filled ring: norms, rotary phases and the write in
 one pass.
 
 Triton on a GPU, plain torch elsewhere. Queries leave in their dtype, or packed for attention in 8 bits. Knows

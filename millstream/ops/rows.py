@@ -1,7 +1,7 @@
-"""Operations between the products of a transformer block, token by token, each a single pass over memory.
+"""Operations between the matmuls of a transformer block, token by token, each a single pass over memory.
 
 One signature each: Triton on a GPU, plain torch elsewhere. All arithmetic is float32; what is stored is
-rounded once. A result that feeds an e4m3 product leaves as `Rows8`.
+rounded once. A result that feeds an e4m3 matmul leaves as `Rows8`.
 Shapes: B batch, L tokens, F frames of T tokens each, D width, N heads, H head width, U MLP width, P parts of
 the keys.
 """
@@ -38,7 +38,7 @@ def add_norm(
     vector [D].
 
     `gate`, and `scale` and `shift` of the modulated kind, are [F, D] with any stride between frames, all the
-    same one. `later` is added to `x` too, but the norm does not see it: the bias of a product that will add
+    same one. `later` is added to `x` too, but the norm does not see it: the bias of a matmul that will add
     itself to `x`.
 
     The result goes to all of `outs`, if there are any: several ranks' memory. The answer is the first of
@@ -110,7 +110,7 @@ def norm_query(q_LD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:
 
 
 def finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *, fp8: bool) -> Tensor | Rows8:
-    """Attention's answers one behind the other, ready for the next product: each put together from the parts
+    """Attention's answers one behind the other, ready for the next matmul: each put together from the parts
     of the keys that it has, and without the part of `num_zeros` keys that were zeros.
 
     The parts' shares of the whole are as their sums of exponentials. A zero key has score 0 and adds exp(0)
@@ -129,7 +129,7 @@ def finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *, fp8: b
 
 
 def join_heads(parts_PLX: Tensor, *, fp8: bool) -> Tensor | Rows8:
-    """Attention's answers of all heads, ready for the next product, where each of the parts has some of the
+    """Attention's answers of all heads, ready for the next matmul, where each of the parts has some of the
     heads."""
     if runs_kernels(parts_PLX):
         from millstream.ops.kernels.rows import launch_join_heads

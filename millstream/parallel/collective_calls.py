@@ -49,7 +49,7 @@ class CollectiveCall:
     group: str
     ranks: tuple[int, ...]
     shape: tuple[int, ...]
-    began: float
+    started_at: float
     """Seconds of `time.monotonic`."""
     device: str = "cpu"
     done: bool = False
@@ -76,7 +76,7 @@ class CollectiveCall:
         self.done = kind is None
 
     def __str__(self) -> str:
-        state = "done" if self.done else f"waiting for {time.monotonic() - self.began:.1f} s"
+        state = "done" if self.done else f"waiting for {time.monotonic() - self.started_at:.1f} s"
         return (
             f"#{self.number} {self.kind} ({self.what}) on {self.group} {self.ranks}, shape "
             f"{tuple(self.shape)}: {state}"
@@ -100,7 +100,7 @@ class CollectiveRecord:
     """Digest of every collective so far and their order, by group: the same on all of its ranks unless these
     have parted ways."""
 
-    def began(
+    def begin(
         self, kind: Kind, what: str, group: GroupUse, shape: tuple[int, ...], device: str = "cpu"
     ) -> CollectiveCall:
         name = group.name

@@ -331,6 +331,8 @@ class RankGroup:
         """Return what the backend is given: `x` itself, or a copy in pinned host memory."""
         if not (self.through_host and x.is_cuda):
             return x
+        # Waits for the kernels that write `x`, although the memory is pinned: the backend sends from the host,
+        # which knows nothing of streams.
         return torch.empty_like(x, device="cpu", pin_memory=True).copy_(x)
 
     def _back(self, wire: Tensor, x: Tensor) -> Tensor:
@@ -339,7 +341,7 @@ class RankGroup:
 
     def _begin(self, kind: Kind, what: str, x: Tensor | None) -> CollectiveCall:
         self.warm = True
-        return self.record.began(kind, what, self, *((), "cpu") if x is None else (x.shape, x.device.type))
+        return self.record.begin(kind, what, self, *((), "cpu") if x is None else (x.shape, x.device.type))
 
 
 def _plain_bytes(x: Tensor) -> Tensor:

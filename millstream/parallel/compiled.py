@@ -99,7 +99,9 @@ class CompileCounters:
 
 
 def read_counters() -> CompileCounters:
-    if "torch._dynamo" not in sys.modules:  # two seconds of every start, for a compiler that nobody asked for
+    if (
+        "torch._dynamo" not in sys.modules
+    ):  # two seconds of every start, for a compiler that was not asked for
         return CompileCounters(graphs=0, breaks=0, reasons=())
     counters = torch._dynamo.utils.counters
     breaks = counters["graph_break"]

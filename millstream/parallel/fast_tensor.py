@@ -1,13 +1,13 @@
-"""Tensor parallel on the fast path: fused blocks of some heads and some hidden units, and between products
+"""Tensor parallel on the fast path: fused blocks of some heads and some hidden units, and between matmuls
 some of the tokens.
 
-Each pair of products ends in a sum over ranks of which a rank gets its own rows (a reduce-scatter), and the
+Each pair of matmuls ends in a sum over ranks of which a rank gets its own rows (a reduce-scatter), and the
 next begins by collecting those of all ranks: as many bytes as one sum of everything, fewer where what is
 collected is in e4m3. In between a rank norms its rows and asks the prompt for them, instead of all ranks for
 all. A call of several sessions, whose rows have several prompts, sums everything everywhere.
 
-Products and kernels are the fast path's own, of fewer rows or columns. The norms of q and k take their mean
-squares from all ranks, one small sum for both. The bias of a product that is summed comes from the first rank
+Matmuls and kernels are the fast path's own, of fewer rows or columns. The norms of q and k take their mean
+squares from all ranks, one small sum for both. The bias of a matmul that is summed comes from the first rank
 alone. A large sum can be made in two halves, one on its way while the other is multiplied.
 Shapes: L tokens of a call, D width, X = q, k and v of this rank's heads.
 """
@@ -62,7 +62,7 @@ class TensorSpread(RowSpread):
         return self.group.sum_rows(self.filled(part_LD), what)
 
     def summed_product(self, product: Dense, x: Tensor | Rows8, what: str) -> Addend:
-        """Return this rank's rows of a product of all ranks' inputs, or the parts that are still to be
+        """Return this rank's rows of a matmul of all ranks' inputs, or the parts that are still to be
         summed."""
         outputs, _ = product.weight.shape
         if self.share * self.group.size * outputs * product.bias.itemsize < HIDDEN_FROM_BYTES:
@@ -82,7 +82,7 @@ class TensorSpread(RowSpread):
 
 
 class SummedDense(Dense):
-    """A product of a share, whose weights it takes over: of some of the inputs, put together from all
+    """A matmul of a share, whose weights it takes over: of some of the inputs, put together from all
     ranks'."""
 
     def __init__(self, share: Dense, spread: TensorSpread, what: str) -> None:

@@ -77,7 +77,7 @@ class StagedDiT(MeshDiT):
         self._send(self.lane, x_BFTD, self.lane.place + 1, "activations")
         if not call.predicts:
             return None
-        # Posted before anybody can want to send: the last stage never waits for a receiver.
+        # Posted before any rank can want to send: the last stage never waits for a receiver.
         return self.back.receive(
             torch.empty_like(call.latents_BFCYX), source=self.back.ranks[-1], what="flow"
         )

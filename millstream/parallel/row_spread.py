@@ -1,4 +1,4 @@
-"""Fast blocks whose ranks share out the tokens between products: runs of a call's rows, whatever frame they
+"""Fast blocks whose ranks share out the tokens between matmuls: runs of a call's rows, whatever frame they
 are of.
 
 A call of several sessions, whose rows have several prompts, is not shared out: every rank has all of it.

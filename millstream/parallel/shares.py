@@ -1,6 +1,6 @@
 """Which part of each parameter a rank of a topology holds, by the parameter's name in the whole DiT.
 
-Tensor parallel has some of the outputs of what comes first in a pair of products and the same inputs of what
+Tensor parallel has some of the outputs of what comes first in a pair of matmuls and the same inputs of what
 comes second; a layer pipeline has whole blocks; sequence parallel has everything. Knows neither groups nor
 files, so that a rank can choose while it reads, before it has met the others.
 """

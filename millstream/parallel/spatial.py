@@ -1,8 +1,8 @@
-"""A VAE split over several devices of one process: each has a tile of every picture, and neighbours trade
+"""A VAE split over several devices of one process: each has a tile of every frame, and neighbours trade
 their edges.
 
 Convolutions and attention are done over a tile with what they need of the others (`parallel/tiles.py`);
-everything else is done pixel by pixel. Nothing is blended: pictures and latents are those of the whole VAE up
+everything else is done pixel by pixel. Nothing is blended: frames and latents are those of the whole VAE up
 to rounding, on the plain path and on the fast one. What a tile remembers between calls is its part of what
 the whole VAE would.
 Shapes: B batch, C channels, T frames, P pixels of a tile, Y and X rows and columns.
@@ -128,7 +128,7 @@ class SplitVAE(nn.Module):
         assert len(state) % count == 0, f"a past of {len(state)} layers is not that of {count} tiles"
         each = len(state) // count
         states = [state[place * each : (place + 1) * each] for place in range(count)]
-        # Tiles go on where the caller's work is queued, on every device, so that nobody reads what is not
+        # Tiles go on where the caller's work is queued, on every device, so that no kernel reads what is not
         # written yet.
         streams = [
             torch.cuda.current_stream(device) for device in {x.device, *self.devices} if device.type == "cuda"
@@ -190,7 +190,7 @@ def _on(device: torch.device, streams: Sequence[torch.cuda.Stream]) -> Iterator[
 
 
 def _over_tile(vae: WanVAE, device: torch.device, tile: Tile) -> WanVAE:
-    """Return the VAE on this device, for a tile of its pictures."""
+    """Return the VAE on this device, for a tile of its frames."""
     with empty_modules():
         here = WanVAE(vae.config)
     here.load_state_dict({name: weight.to(device) for name, weight in vae.state_dict().items()}, assign=True)

@@ -1,11 +1,11 @@
-"""A picture cut into tiles, rows by columns, each on a device of its own: which are neighbours, and how these
+"""A frame cut into tiles, rows by columns, each on a device of its own: which are neighbours, and how these
 trade edges.
 
 A convolution reaches over the edge of a tile, so the canvas it works on has a rim for the neighbours' pixels,
-or for zeros where the picture ends. Rows are traded first and columns after them, rims included: so corners
+or for zeros where the frame ends. Rows are traded first and columns after them, rims included: so corners
 come along. Attention within a frame needs all pixels, which every tile sends to every other. All tiles make
 the same trades in the same order, each on a thread of its own; one that fails fails all. Knows no network.
-Shapes: T frames, P pixels of a tile, C channels; pictures are [..., Y, X] unless it says where their rows and
+Shapes: T frames, P pixels of a tile, C channels; frames are [..., Y, X] unless it says where their rows and
 columns are.
 """
 
@@ -40,7 +40,7 @@ class Grid(NamedTuple):
     columns: int
 
     def cut(self, x: Tensor, unit: int) -> list[Tensor]:
-        """Cut a picture into its tiles, all of whole units of so many pixels, as even as can be."""
+        """Cut a frame into its tiles, all of whole units of so many pixels, as even as can be."""
         return [
             tile for row in _shares(x, self.rows, unit, -2) for tile in _shares(row, self.columns, unit, -1)
         ]
@@ -70,7 +70,7 @@ class Tile(TileBorders):
         self.place = place
         self._boxes = boxes
         self.grid = Grid(len(boxes), 1)
-        """Grid of the picture that is under way."""
+        """Grid of the frame that is under way."""
 
     def fill(self, canvas: Tensor, before: int, after: int, dims: tuple[int, int] = (1, 2)) -> None:
         """Fill the rim of a canvas, so many pixels before and after the tile's own, along `dims` for rows and
@@ -83,13 +83,15 @@ class Tile(TileBorders):
             previous = self.place - step if at > 0 else None
             following = self.place + step if at + 1 < count else None
             end = canvas.shape[dim] - after
+            # All is sent before anything is waited for, and a box holds any number: no two tiles wait for
+            # each other.
             if after:
-                self._give(previous, canvas.narrow(dim, before, after))
+                self._send(previous, canvas.narrow(dim, before, after))
             if before:
-                self._give(following, canvas.narrow(dim, end - before, before))
-                self._take(previous, canvas.narrow(dim, 0, before))
+                self._send(following, canvas.narrow(dim, end - before, before))
+                self._receive(previous, canvas.narrow(dim, 0, before))
             if after:
-                self._take(following, canvas.narrow(dim, end, after))
+                self._receive(following, canvas.narrow(dim, end, after))
 
     def surrounded(self, x_TYXC: Tensor) -> tuple[Tensor, int]:
         canvas = F.pad(x_TYXC, (0, 0, 1, 1, 1, 1))
@@ -99,7 +101,7 @@ class Tile(TileBorders):
     def everywhere(self, x_TPC: Tensor) -> Tensor:
         others = [place for place in range(len(self._boxes)) if place != self.place]
         for place in others:
-            self._give(place, x_TPC)
+            self._send(place, x_TPC)
         pixels = {self.place: x_TPC} | {place: self._taken(place).to(x_TPC.device) for place in others}
         return torch.cat([pixels[place] for place in sorted(pixels)], dim=1)
 
@@ -114,12 +116,12 @@ class Tile(TileBorders):
             while not boxes[self.place].empty():
                 boxes[self.place].get()
 
-    def _give(self, place: int | None, pixels: Tensor) -> None:
+    def _send(self, place: int | None, pixels: Tensor) -> None:
         """Send a copy of the pixels: the next layer may overwrite them before they are received."""
         if place is not None:
             self._boxes[self.place][place].put(pixels.clone())
 
-    def _take(self, place: int | None, onto: Tensor) -> None:
+    def _receive(self, place: int | None, onto: Tensor) -> None:
         if place is not None:
             onto.copy_(self._taken(place))
 

@@ -57,7 +57,8 @@ def _from_folder(folder: Path) -> ModelSpec:
     path = inner if inner.is_file() else folder / "config.json"
     if not path.is_file():
         raise ConfigError(
-            f"{folder} has neither transformer/config.json nor config.json; give a checkpoint's folder or a name"
+            f"{folder} has neither transformer/config.json nor config.json; give a checkpoint's folder or a "
+            "name"
         )
     raw = _read(path)
     if raw.get("format") == "millstream":

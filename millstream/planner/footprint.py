@@ -87,7 +87,7 @@ def device_needs(work: Workload, device: Device, layout: Topology) -> tuple[Devi
 
 
 def rank_parameters(dit: DiTConfig, layout: Topology) -> tuple[int, int]:
-    """Count the parameters of the fullest rank: those in the products of every call, and all others. SP
+    """Count the parameters of the fullest rank: those in the matmuls of every call, and all others. SP
     repeats all weights on every rank. TP repeats those of cross-attention, whose keys and values are computed
     once a prompt, so that their weights are not among the first."""
     split = 4 * dit.width**2 + 2 * dit.width * dit.ffn
@@ -112,7 +112,7 @@ def _mesh(work: Workload, device: Device, layout: Topology) -> DeviceNeed:
     fp8 = work.precision == "fp8"
     packed_value = weight_bytes(
         work.weights, value
-    )  # files pack all of a model, fp8 is of the products in every call
+    )  # files pack all of a model, fp8 is of the matmuls in every call
     fixed = {"DiT weights": products + rest * value if fp8 else int((products + rest) * packed_value)}
     if work.software.fast_blocks:
         peak = fast_dit_peak(dit, work.stream, value_bytes=value, batch=work.batch, fp8=fp8)

@@ -26,7 +26,7 @@ class Rates:
     """Rates that a device reaches, not those that its datasheet promises."""
 
     matmul_tflops: float
-    """A large bf16 product (fp32 where there is no bf16); shapes take their share from it, see `time.py`."""
+    """A large bf16 matmul (fp32 where there is no bf16); shapes take their share from it, see `time.py`."""
     fp8_tflops: float | None
     attention_tflops: float
     """Rate of a fused kernel that fills the device; few heads reach only a share of it."""
@@ -200,7 +200,8 @@ def _gpu(
 _ADA = "ada-consumer"
 _AMPERE = "ampere-consumer"
 _BLACKWELL = "blackwell-consumer"
-# bf16 with sums in float32, dense: half of what is often printed for GeForce. GeForce cards do not read each other's memory.
+# bf16 with sums in float32, dense: half of what is often printed for GeForce. GeForce cards do not read each
+# other's memory.
 # fmt: off
 DEVICES: dict[str, Device] = {
     device.name.lower(): device
@@ -237,7 +238,8 @@ DEVICES: dict[str, Device] = {
         _gpu("RTX5090-laptop", _BLACKWELL,            23.5,   91,  181, 0.896,  82, HOST5,   0.0,  175),
         _gpu("RTXPRO6000",   "blackwell-workstation", 94.9,  503, 1007, 1.792, 188, PCIE5,   1.70, 600),
         Device(name="laptop-cpu", architecture="processor", memory_gib=12.0, bf16_tflops=0.5, fp8_tflops=None,
-               bandwidth_tb_s=0.06, multiprocessors=8, link=MEMORY_BUS, dollars_per_hour=0.0, devices_per_node=1,
+               bandwidth_tb_s=0.06, multiprocessors=8, link=MEMORY_BUS, dollars_per_hour=0.0,
+               devices_per_node=1,
                value_bytes=4, processor=True, watts=45),
     )
 }

@@ -122,7 +122,7 @@ class Plan:
 
     @property
     def latency_ms(self) -> float:
-        """From a chunk's plan to its pictures: how soon a control can show, at best."""
+        """From a chunk's plan to its frames: how soon a control can show, at best."""
         return self.time.serialised_ms
 
     @property

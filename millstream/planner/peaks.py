@@ -30,7 +30,7 @@ _FLOAT = 4
 def dit_peak(
     dit: DiTConfig, stream: StreamConfig, *, value_bytes: int, batch: int = 1, tp: int = 1, sp: int = 1
 ) -> int:
-    """In the last product of an MLP: six tensors of the model's width and two of the MLP's; TP shards the
+    """In the last matmul of an MLP: six tensors of the model's width and two of the MLP's; TP shards the
     latter, SP both.
 
     A seventh is the chunk as it was embedded, which the caller of the blocks holds until they return.

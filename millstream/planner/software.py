@@ -1,6 +1,6 @@
 """How well the kernels of a program use a device: few numbers per program, each with where it comes from.
 
-Programs that do the same products differ in how often they walk over the activations between them, in how
+Programs that do the same matmuls differ in how often they walk over the activations between them, in how
 close their attention and convolutions come to the rates of `hardware.py`, and in what they hold besides. This
 engine is one program with several paths, put together by `software_of`; others are there to compare with.
 `plan calibrate` measures rates, and on a processor fits these numbers too.
@@ -19,12 +19,12 @@ from millstream.core.speed import ALL, Speed
 class Software:
     name: str
     passes: float
-    """Reads or writes of a chunk's activations [tokens, width] per block, beside products and attention."""
+    """Reads or writes of a chunk's activations [tokens, width] per block, beside matmuls and attention."""
     fp8_passes: float = 0.0
     """Passes that fp8 adds to `passes`; below 0 where rows are written in bytes."""
     fp8_hidden_passes: float = 0.0
     """Passes that fp8 adds over the MLP's hidden values, where their activation is no longer fused into a
-    product."""
+    matmul."""
     attention_kernel: str = "best"
     """Attention kernel: `best` (the best library in bf16), `flash2` (FlashAttention 2) or `sage2`
     (SageAttention 2)."""
@@ -72,7 +72,8 @@ class Software:
 _PLAIN = Software(
     name="eager",
     passes=156,
-    attention_share=0.94,  # keys as they are against a round number of them: 544 to 585 TFLOP/s, and 538 to 564
+    # keys as they are against a round number of them: 544 to 585 TFLOP/s, and 538 to 564
+    attention_share=0.94,
     conv_share=0.83,  # in the default layout against channels-last
     vae_passes=44,
     launches=55,
@@ -91,7 +92,8 @@ _FAST = Software(
     vae_passes=7,
     launches=25,
     host_ms=0.5,
-    pace_ms=6.3,  # fitted: Brook at 256x256, 1,890 frames a second beside one H200; beside another 2,450, 4.9 ms
+    # fitted: Brook at 256x256, 1,890 frames a second beside one H200; beside another 2,450, 4.9 ms
+    pace_ms=6.3,
     fast_blocks=True,
     canvases=True,
     graphs=True,

@@ -216,7 +216,7 @@ def _tiny_ms(convs: Sequence[Conv], device: Device) -> float:
 
 
 def encode_ms(work: Workload, device: Device) -> float:
-    """Return the time to encode a chunk's pictures, or only one of them: an anchor that is encoded again."""
+    """Return the time to encode a chunk's frames, or only one of them: an anchor that is encoded again."""
     stream = work.stream
     share = 1.0 if work.video_in else 1 / (TEMPORAL_STRIDE * stream.frames_per_chunk)
     convs = encoder_convs(work.spec.vae, stream.frames_per_chunk, stream.height, stream.width)

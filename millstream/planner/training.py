@@ -6,8 +6,8 @@ moments), 4 for an average. ZeRO-1 shards the optimizer, ZeRO-2 gradients too, Z
 too. Hybrid sharding shards within a group and repeats between groups: `shards` is that group's size. Offload
 moves the optimizer to the host.
 
-And how long a step takes, and its peak, with compiled blocks and products in bf16, as `train RECIPE` runs
-them on a GPU. A step goes forward, makes some of it again, and goes back. Products go back with twice their
+And how long a step takes, and its peak, with compiled blocks and matmuls in bf16, as `train RECIPE` runs
+them on a GPU. A step goes forward, makes some of it again, and goes back. Matmuls go back with twice their
 work, or once where the weights are frozen; attention with two and a half times its own; the rest is walks
 over activations, which wait for memory. Shares and walks were fitted to the 1.3B with 32,760 tokens on an
 H200; `python -m benchmarks.train_step` holds them against what is measured.
@@ -38,7 +38,7 @@ BESIDE_SHARE = 0.89
 (`ops/piecewise.py`)."""
 BACK_OVER_FORWARD = 2.5
 """Work of attention's backward pass over that of its forward pass: scores are computed again, then four
-products where there were two."""
+matmuls where there were two."""
 VALUE_BYTES = 2
 
 
@@ -215,7 +215,7 @@ def gathered_parameters(dit: DiTConfig, data: str, ranks: int) -> int:
 
 
 def lora_parameters(dit: DiTConfig, rank: int) -> int:
-    """Adapters on every product of every block."""
+    """Adapters on every matmul of every block."""
     square = 8 * 2 * dit.width * rank
     up = 2 * (dit.width + dit.ffn) * rank
     return dit.layers * (square + up)
@@ -247,7 +247,7 @@ def activation_bytes(
 
     `none` keeps all: ten tensors of full width (residuals, norms, modulated inputs), eighteen over heads
     (float32 q/k norms for half of them) and the MLP's hidden layer twice. `selective` keeps the block's input
-    and the outputs of ten products and attentions, and computes norms, phases and activations again.
+    and the outputs of ten matmuls and attentions, and computes norms, phases and activations again.
     `products` keeps the input and the output of self-attention, `full` the input. TP shards heads and MLP;
     `sequence` shards the rest too.
     """
@@ -286,8 +286,8 @@ AGAIN = Walks(51.0, 3.0)
 
 REMADE = Walks(11, 0)
 """Values alive in the backward graph of a compiled block under `products` when its MLP goes back, besides the
-hidden layer: the outputs of self-attention and of its output product, the prompt's normed input, queries
-before their norm and after it, the outputs of attention and of its output product, the MLP's input and
+hidden layer: the outputs of self-attention and of its output matmul, the prompt's normed input, queries
+before their norm and after it, the outputs of attention and of its output matmul, the MLP's input and
 output, and the gradients of that output and of the block's."""
 
 PLAIN: dict[Recompute, Walks] = {
@@ -311,8 +311,8 @@ ADAPTED: dict[Recompute, Walks] = {
     "products": Walks(2, 0),
     "full": Walks(1, 0),
 }
-"""Values kept with adapters. Frozen products need no inputs, so `selective`, which keeps the output of every
-product, keeps no less than `none`."""
+"""Values kept with adapters. Frozen matmuls need no inputs, so `selective`, which keeps the output of every
+matmul, keeps no less than `none`."""
 ADAPTED_AT_WORK: dict[Recompute, Walks] = {
     "none": Walks(1, 2),
     "selective": Walks(7, 2),
@@ -386,7 +386,7 @@ def learning_peak(work: LearningWork, state: TrainingState, *, accumulates: bool
     always = state.weights + state.optimizer + state.average + state.masters
     always += work.learning_bytes * work.gathered
     if work.is_compiled and work.recompute == "none" and not work.is_frozen and work.learning_bytes == 4:
-        always += state.weights * VALUE_BYTES / 4  # weights as products take them, kept for the way back
+        always += state.weights * VALUE_BYTES / 4  # weights as matmuls take them, kept for the way back
     kept, whole = (_kept_bytes(work, how) for how in (work.recompute, "none"))
     there = state.gradients if accumulates else 0.0
     turned = work.passes * work.dit.layers * kept + _turn_bytes(work, kept, whole) + there

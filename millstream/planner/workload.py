@@ -22,7 +22,7 @@ class Workload:
     spec: ModelSpec
     stream: StreamConfig
     precision: Precision = "native"
-    """Precision of products: bf16 (fp32 on a processor without it), or fp8. Caches and the rest stay
+    """Precision of matmuls: bf16 (fp32 on a processor without it), or fp8. Caches and the rest stay
     native."""
     software: Software = SOFTWARE["eager"]
     batch: int = 1

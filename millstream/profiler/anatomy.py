@@ -102,7 +102,7 @@ class Anatomy:
 
     @cached_property
     def decoding(self) -> Intervals:
-        """Time in which latents are decoded to pictures: the device's notes if there are any, else the
+        """Time in which latents are decoded to frames: the device's notes if there are any, else the
         host's."""
         events = self.trace.events
         names = self.trace.names

@@ -52,7 +52,7 @@ _CAUSAL_AT = {
 }
 """Index of the input that says that half of the scores are left out (causal attention)."""
 OWN_WORK = frozenset((*_PRODUCTS, *_CONVOLUTIONS))
-"""Operators whose longest kernel is a product or a convolution, whatever it is called."""
+"""Operators whose longest kernel is a matmul or a convolution, whatever it is called."""
 MOST = 2**63
 KEPT = 4096
 """Number of distinct calls, by shapes, whose work is remembered."""
@@ -128,7 +128,7 @@ def _attention(
     name: str, dims: Sequence[Any], concrete: Sequence[str], read: float, size: int
 ) -> tuple[float, float]:
     """Return flops and bytes of attention. In a backward pass the first input is the gradient, and each
-    product of the forward pass becomes two and a half."""
+    matmul of the forward pass becomes two and a half."""
     backward = "backward" in name
     q, k = dims[1:3] if backward else dims[:2]
     if len(q) != 4 or len(k) != 4:

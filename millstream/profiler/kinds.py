@@ -44,17 +44,21 @@ class Kind(IntEnum):
 DEVICE_KINDS = (Kind.KERNEL, Kind.COLLECTIVE, Kind.EXCHANGE, Kind.COPY)
 
 _COLLECTIVE = re.compile(
-    r"^(nccl|rccl|gloo:|c10d::|oneccl|mpi:)|ncclDevKernel|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast_kernel|"
-    r"symm_mem|nvshmem|cross_device_reduce|(inter|intra)node(_ll)?::|deep_ep|mscclpp|multimem_|(one|two)_?shot_",
+    r"^(nccl|rccl|gloo:|c10d::|oneccl|mpi:)|ncclDevKernel|"
+    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast_kernel|"
+    r"symm_mem|nvshmem|cross_device_reduce|(inter|intra)node(_ll)?::|"
+    r"deep_ep|mscclpp|multimem_|(one|two)_?shot_",
     re.IGNORECASE,
 )
 _EXCHANGE = re.compile(r"send_?recv|gloo:(send|recv)|[:_](send|recv)_?\b", re.IGNORECASE)
 _SYNC = re.compile(
-    r"Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH|HtoD|DtoD|WithStream|ToSymbol|FromSymbol)?(_v\d+\w*|_ptsz)?$|^cuMemcpy(DtoH|HtoD)_?v?\d*$"
+    r"Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH|HtoD|DtoD|WithStream|ToSymbol|FromSymbol)?(_v\d+\w*|_ptsz)?$|"
+    r"^cuMemcpy(DtoH|HtoD)_?v?\d*$"
 )
 """Copies that block wait for all that was queued before them."""
 _ALLOCATION = re.compile(
-    r"^(cuda|hip)(Malloc|Free|HostAlloc|HostFree|MallocHost|FreeHost|MallocAsync|FreeAsync)|^cuMem(Map|Unmap|Create|Release|Alloc|HostAlloc|Free)"
+    r"^(cuda|hip)(Malloc|Free|HostAlloc|HostFree|MallocHost|FreeHost|MallocAsync|FreeAsync)|"
+    r"^cuMem(Map|Unmap|Create|Release|Alloc|HostAlloc|Free)"
 )
 _GRAPH = re.compile(r"GraphLaunch")
 _LAUNCH = re.compile(r"Launch|^runFunction|MemcpyAsync|MemsetAsync|Memcpy\w*Async")
@@ -119,7 +123,7 @@ def kind_of(category: str, name: str) -> Kind:
 
 
 def is_decode(name: str) -> bool:
-    """Return whether a note is about decoding latents to pictures."""
+    """Return whether a note is about decoding latents to frames."""
     return _DECODE.search(name) is not None
 
 
@@ -172,7 +176,8 @@ _FAMILIES = (
     (
         "product",
         re.compile(
-            r"gemm|matmul|cutlass|cublas|::mm\b|addmm|bmm|linear|xmma|nvjet|scaled_mm|^Cijk_|_mm_kernel|triton_tem_",
+            r"gemm|matmul|cutlass|cublas|::mm\b|addmm|bmm|linear|xmma|nvjet|scaled_mm|^Cijk_|"
+            r"_mm_kernel|triton_tem_",
             re.I,
         ),
     ),
@@ -195,9 +200,12 @@ def family_of(name: str) -> str:
 WORKING = re.compile(r"::|^(cpp|graph|triton|extern)_")
 """Names of operators and compiled kernels on a processor; anything else is bookkeeping."""
 VIEWS = re.compile(
-    r"^c10d::|^aten::(as_strided|view|_?reshape_alias|reshape|_unsafe_view|transpose|t|permute|expand|unsqueeze|squeeze|select|slice|"
-    r"narrow|unflatten|flatten|detach_?|alias|empty\w*|resize_|resolve_conj|resolve_neg|result_type|to|contiguous|chunk|split\w*|"
-    r"unbind|item|is_nonzero|lift_fresh|set_|numpy_T|movedim|expand_as|view_as|type_as|size|stride|numel|dim|matmul|linear|"
+    r"^c10d::|^aten::(as_strided|view|_?reshape_alias|reshape|_unsafe_view|transpose|t|permute|expand|"
+    r"unsqueeze|squeeze|select|slice|"
+    r"narrow|unflatten|flatten|detach_?|alias|empty\w*|resize_|resolve_conj|resolve_neg|result_type|to|"
+    r"contiguous|chunk|split\w*|"
+    r"unbind|item|is_nonzero|lift_fresh|set_|numpy_T|movedim|expand_as|view_as|type_as|size|stride|numel|dim|"
+    r"matmul|linear|"
     r"_?convolution|conv[123]d|slow_conv3d|thnn_conv2d)$"
 )
 """Operators that move no values themselves: they look at a tensor anew, reserve room, or call those that

@@ -279,7 +279,7 @@ def _ceilings(reading: Reading) -> str:
     rates = device.rates
     ridge = rates.matmul_tflops / rates.bandwidth_tb_s
     note = (
-        f"<p class='note'>{escape(device.name)}: products reach {rates.matmul_tflops:.3g} TFLOP/s, attention "
+        f"<p class='note'>{escape(device.name)}: matmuls reach {rates.matmul_tflops:.3g} TFLOP/s, attention "
         f"{peak(rates, 'attention'):.3g}, convolutions {peak(rates, 'convolution'):.3g}, memory "
         f"{1e3 * rates.bandwidth_tb_s:.0f} GB/s; the ridge is at {ridge:.0f} flops a byte. Bytes are the "
         "least that must move, "
@@ -319,7 +319,7 @@ def _counted(roof: Roofline) -> str:
     note = (
         "<p class='note'>Most kernels of these phases carry no shapes. What a phase must compute is counted "
         "from the model; "
-        "its products, attention and convolutions are each held against their own ceiling.</p>"
+        "its matmuls, attention and convolutions are each held against their own ceiling.</p>"
     )
     return note + table(
         ("phase", "kernels", "ms", "TFLOP/s", "GB/s", "of the ceilings"), rows, numeric=range(1, 6)

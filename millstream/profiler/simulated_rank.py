@@ -81,13 +81,16 @@ class SimulatedRank:
         self.now += 0.5 * dispatch
         self._launch("cudaLaunchKernel", "kernel", kernel, self.vary(length), COMPUTE, ident)
         self.now += 0.5 * dispatch
-        args = {"External id": ident}
+        args: dict[str, Any] = {"External id": ident}
         if dims:
-            args |= {"Input Dims": [list(d) for d in dims], "Input type": ["c10::BFloat16"] * len(dims)}  # type: ignore[dict-item]
+            args |= {
+                "Input Dims": [list(d) for d in dims],
+                "Input type": ["c10::BFloat16"] * len(dims),
+            }
         self._event("cpu_op", name, 1, begin, self.now, **args)
 
     def product(self, rows: int, inner: int, outer: int, *, reach: float, **options: Any) -> None:
-        """Run a matrix product that reaches this share of the device's rate."""
+        """Run a matmul that reaches this share of the device's rate."""
         length = 2.0 * rows * inner * outer / (self.device.rates.matmul_tflops * reach) / 1e6
         self.op(
             "aten::mm", "nvjet_tst_256x128_gemm_bf16", length, dims=((rows, inner), (inner, outer)), **options

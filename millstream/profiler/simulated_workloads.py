@@ -44,7 +44,7 @@ def new_ranks(rng: random.Random, count: int = 1) -> list[SimulatedRank]:
 def block(
     rank: SimulatedRank, tokens: int, width: int, *, reach: float = 0.75, dispatch: float = 9.0
 ) -> float:
-    """Run roughly a transformer's block, four products and walks over activations, and return how long the
+    """Run roughly a transformer's block, four matmuls and walks over activations, and return how long the
     device takes."""
     begin = max(rank.now, rank.free.get(COMPUTE, 0.0))
     for outer in (3 * width, width, 4 * width):
@@ -162,7 +162,7 @@ def synchronisation(rng: random.Random) -> list[SimulatedRank]:
 
 
 def synchronisation_while_launching(rng: random.Random) -> list[SimulatedRank]:
-    """A few products and a number, again and again: launching takes the host long, so that it hardly waits,
+    """A few matmuls and a number, again and again: launching takes the host long, so that it hardly waits,
     and yet each wait leaves the queue empty."""
     (rank,) = new_ranks(rng)
     burst = rng.randrange(2, 5)
@@ -325,7 +325,7 @@ def graphs_with_kernels(rng: random.Random) -> list[SimulatedRank]:
 
 def device_shared(rng: random.Random) -> list[SimulatedRank]:
     """Another process has the device half of the time: what is queued waits, and this trace shows nothing of
-    it. The host never waits: if it did, nobody could tell this from a trace that lost events."""
+    it. The host never waits: if it did, this could not be told from a trace that lost events."""
     (rank,) = new_ranks(rng)
     tokens = rng.choice((1000, 2000, 4000))
     width = rng.choice((1024, 2048))

@@ -339,7 +339,7 @@ def _begins_with(path: Path, magic: bytes) -> bool:
         with path.open("rb") as file:
             return file.read(len(magic)) == magic
     except OSError:
-        return False  # whoever reads it says why
+        return False  # the reader says why
 
 
 def _numpy(values: Any) -> NDArray[Any]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from html import escape
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2rem auto; padding: 0 1rem; color: #1d2328; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2rem auto; padding: 0 1rem;
+  color: #1d2328; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
 .verdict { padding: .7rem 1rem; border-left: 4px solid #5a9367; background: #f1f6f2; }
 .verdict.unsure { border-color: #8a8d91; background: #f3f4f5; }
@@ -17,8 +18,10 @@ table { border-collapse: collapse; width: 100%; font-size: 13px; }
 @media (max-width: 700px) { table { display: block; overflow-x: auto; } }
 td, th { text-align: left; padding: .25rem .5rem; border-bottom: 1px solid #e3e6e8; }
 td.long { overflow-wrap: anywhere; } td.n { white-space: nowrap; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } tr.no { color: #7b848b; } tr.best { background: #f1f6f2; }
-svg { width: 100%; height: auto; font: 13px system-ui, sans-serif; } .small { font-size: 11.5px; fill: #49525a; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+tr.no { color: #7b848b; } tr.best { background: #f1f6f2; }
+svg { width: 100%; height: auto; font: 13px system-ui, sans-serif; }
+.small { font-size: 11.5px; fill: #49525a; }
 .limit { stroke: #1d2328; stroke-dasharray: 4 3; } .axis { stroke: #9aa3a9; fill: none; }
 .front { stroke: #3b6ea5; fill: none; stroke-width: 1.5; }
 .curve { fill: none; stroke-width: 1.5; } code { font-size: 12px; }

@@ -88,7 +88,8 @@ def curves(series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str,
         placed = " ".join(f"{x:.1f},{y:.1f}" for x, y in (axes.place(*point) for point in line))
         colour = COLOURS[index % len(COLOURS)]
         drawn.append(
-            f'<polyline points="{placed}" class="curve" stroke="{colour}"><title>{escape(name)}</title></polyline>'
+            f'<polyline points="{placed}" class="curve" '
+            f'stroke="{colour}"><title>{escape(name)}</title></polyline>'
         )
         drawn.append(f'<text x="{_WIDTH - 140}" y="{40 + 18 * index}" fill="{colour}">{escape(name)}</text>')
     return _svg(axes.height, drawn)
@@ -108,7 +109,8 @@ def lanes(rows: Sequence[Lane], *, length: float, unit: str, meant: Mapping[str,
         )
         for name, patches in row.patches.items():
             drawn += [
-                f'<rect x="{_LEFT + begin * scale:.1f}" y="{y}" width="{max(0.3, (end - begin) * scale):.1f}" height="18" '
+                f'<rect x="{_LEFT + begin * scale:.1f}" y="{y}" '
+                f'width="{max(0.3, (end - begin) * scale):.1f}" height="18" '
                 f'fill="{colours[name]}" opacity="{fill:.2f}"><title>{escape(name)}</title></rect>'
                 for begin, end, fill in patches
             ]
@@ -116,7 +118,8 @@ def lanes(rows: Sequence[Lane], *, length: float, unit: str, meant: Mapping[str,
     for tick in (tick for tick in _ticks(length) if tick <= length):
         x = _LEFT + tick * scale
         drawn.append(
-            f'<text x="{x:.0f}" y="{bottom + 12}" text-anchor="middle" class="small">{tick:g} {escape(unit)}</text>'
+            f'<text x="{x:.0f}" y="{bottom + 12}" text-anchor="middle" class="small">{tick:g} '
+            f"{escape(unit)}</text>"
         )
     return _svg(bottom + 20, drawn)
 
@@ -154,7 +157,8 @@ class _Axes:
                 f'<text x="{left - 8}" y="{y + 4:.0f}" text-anchor="end" class="small">{tick:g}</text>'
             )
         drawn.append(
-            f'<text x="{left + self.width / 2:.0f}" y="{bottom + 40}" text-anchor="middle">{escape(x_label)}</text>'
+            f'<text x="{left + self.width / 2:.0f}" y="{bottom + 40}" '
+            f'text-anchor="middle">{escape(x_label)}</text>'
         )
         drawn.append(f'<text x="{left + 6}" y="{self.top - 6}" class="small">{escape(y_label)}</text>')
         return drawn
@@ -189,7 +193,8 @@ def _bar(bar: Bar, y: float, scale: float, colours: Mapping[str, str]) -> str:
         title = f"<title>{escape(name)}: {value:.3g}</title>"
         shade = ' opacity="0.45"' if bar.dim else ""
         drawn.append(
-            f'<rect x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="19" fill="{colours[name]}"{shade}>{title}</rect>'
+            f'<rect x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="19" '
+            f'fill="{colours[name]}"{shade}>{title}</rect>'
         )
         x += width
     drawn.append(f'<text x="{x + 6:.1f}" y="{y + 16}" class="small">{escape(bar.note)}</text>')

@@ -33,7 +33,7 @@ from millstream.serving.admission_types import (
 from millstream.serving.capacity_check import CapacityCheck, basis, bytes_of
 from millstream.serving.chunk_times import ChunkTimes
 from millstream.serving.promise import utilisation
-from millstream.serving.rates import Bid, kept_rates
+from millstream.serving.rates import RateRequest, kept_rates
 from millstream.serving.session_life import SessionLife
 
 LIFE_SMOOTHING = 0.8
@@ -124,8 +124,8 @@ class Admission(CapacityCheck):
         return self.obstacle(request, others)
 
     def next_in(self, now: float) -> Admitted | Refused | None:
-        """The first in line, if it may come in or never can. One that is refused stands there until it is
-        told to `leave`."""
+        """The first in line, if it may come in or never can. One that is refused stands there until
+        `remove` is called for it."""
         if not self._line:
             return None
         head = self._line[0]
@@ -300,7 +300,7 @@ class Admission(CapacityCheck):
                 f"plays {fps:g} frames a second{rather}{now}, which this device keeps{beside}{until}: "
                 f"{took}{but}"
             )
-        share = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish()).at(fps).share
+        share = RateRequest(seconds=estimate.seconds, pace=request.pace, wish=request.wish()).at(fps).share
         model = request.geometry.model
         why = ""
         if request.rate == "auto":

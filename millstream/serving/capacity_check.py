@@ -17,19 +17,19 @@ from millstream.core.config import GIB
 from millstream.core.errors import ConfigError
 from millstream.serving.admission_types import AdmissionConfig, Obstacle, Request
 from millstream.serving.chunk_times import ChunkTimes, Estimate, Geometry
-from millstream.serving.promise import Claim, keep_time, longest_blocker, pressures, utilisation
-from millstream.serving.rates import Bid
+from millstream.serving.promise import DeviceClaim, keep_time, longest_blocker, pressures, utilisation
+from millstream.serving.rates import RateRequest
 
 GUESS = 2.0
 """Factor by which an estimate scaled from another geometry may be off: no session is refused for less."""
 
 
-class Need(NamedTuple):
+class SessionClaims(NamedTuple):
     """Claims of one session on the device."""
 
-    least: Claim | None
+    least: DeviceClaim | None
     """At its least frame rate; None where nothing is measured."""
-    yielded: Claim | None
+    yielded: DeviceClaim | None
     """Claim at the lowest rate that a yielding session goes down to, at its least rate for any other; None
     where nothing is measured."""
     too_long: bool
@@ -53,7 +53,7 @@ class CapacityCheck:
             self.longest_chunk_s = max(self.longest_chunk_s, GUESS * estimate.seconds)
 
     def fits(
-        self, request: Request, others: Sequence[Request], needs: Mapping[str, Need] | None = None
+        self, request: Request, others: Sequence[Request], needs: Mapping[str, SessionClaims] | None = None
     ) -> bool:
         """Return whether the least frame rates and bytes of all sessions can be promised with this session
         beside the others; if it yields, the rates of those that do not yield. `needs` are those of all these
@@ -74,21 +74,21 @@ class CapacityCheck:
             return self.promises([claim for claim in whole if claim], [claim for claim in yielding if claim])
         return known and self.promises(claims)
 
-    def needs(self, requests: Iterable[Request]) -> dict[str, Need]:
+    def needs(self, requests: Iterable[Request]) -> dict[str, SessionClaims]:
         """Return the need of each session, by its name."""
         requests = tuple(requests)
         branches = Counter(request.family for request in requests)
         return {request.session_id: self.need(request, branches[request.family]) for request in requests}
 
-    def need(self, request: Request, branches: int = 1) -> Need:
+    def need(self, request: Request, branches: int = 1) -> SessionClaims:
         estimate = self.times.estimate(request.geometry)
         if estimate is None:
-            return Need(None, None, False)
-        bid = Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish(branches))
+            return SessionClaims(None, None, False)
+        bid = RateRequest(seconds=estimate.seconds, pace=request.pace, wish=request.wish(branches))
         guess = 1 if estimate.scaled_from is None else GUESS
-        return Need(bid.at_least(), bid.yielded(), estimate.seconds > self.longest_chunk_s * guess)
+        return SessionClaims(bid.at_least(), bid.yielded(), estimate.seconds > self.longest_chunk_s * guess)
 
-    def promises(self, claims: Sequence[Claim], yielding: Sequence[Claim] = ()) -> bool:
+    def promises(self, claims: Sequence[DeviceClaim], yielding: Sequence[DeviceClaim] = ()) -> bool:
         """Return whether `claims` can be kept beside those that yield. A chunk of `claims` may come later,
         once, by as much as a chunk of a yielding session takes."""
         return utilisation([*claims, *yielding]) <= self.config.share and keep_time(claims)
@@ -120,7 +120,7 @@ class CapacityCheck:
         obstacle = self._time_obstacle(bids[-1], [each.at_least() for each in bids[:-1]])
         return Obstacle(obstacle.reason + basis(estimate), obstacle.fps)
 
-    def _time_obstacle(self, bid: Bid, claims: Sequence[Claim]) -> Obstacle:
+    def _time_obstacle(self, bid: RateRequest, claims: Sequence[DeviceClaim]) -> Obstacle:
         claim = bid.at_least()
         fps = self._fitting_fps(bid, claims)
         free = self.config.share - utilisation(claims)
@@ -139,28 +139,30 @@ class CapacityCheck:
             )
         return Obstacle(f"{need}: {way}" + " or wait" * bool(claims), fps)
 
-    def _fitting_fps(self, bid: Bid, claims: Sequence[Claim]) -> float | None:
+    def _fitting_fps(self, bid: RateRequest, claims: Sequence[DeviceClaim]) -> float | None:
         """The highest whole frame rate below its least that would be admitted."""
         for fps in range(math.ceil(bid.wish.least) - 1, 0, -1):
             try:
-                slower = Claim(seconds=bid.seconds, pace=replace(bid.pace, fps=fps))
+                slower = DeviceClaim(seconds=bid.seconds, pace=replace(bid.pace, fps=fps))
             except ConfigError:  # a chunk at this rate plays longer than the lead that was asked for
                 return None
             if self.promises([*claims, slower]):
                 return float(fps)
         return None
 
-    def bids(self, requests: Iterable[Request]) -> list[Bid] | None:
+    def bids(self, requests: Iterable[Request]) -> list[RateRequest] | None:
         """None when one of them is not measured: it then counts as the whole device."""
         requests = tuple(requests)
-        bids = list[Bid]()
+        bids = list[RateRequest]()
         branches = Counter(request.family for request in requests)
         for request in requests:
             estimate = self.times.estimate(request.geometry)
             if estimate is None:
                 return None
             bids.append(
-                Bid(seconds=estimate.seconds, pace=request.pace, wish=request.wish(branches[request.family]))
+                RateRequest(
+                    seconds=estimate.seconds, pace=request.pace, wish=request.wish(branches[request.family])
+                )
             )
         return bids
 

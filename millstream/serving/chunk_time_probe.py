@@ -94,13 +94,13 @@ class ChunkTimeProbe:
         )
 
     def again(self, config: StreamConfig) -> None:
-        if not self.are_due(config):  # somebody was let in, or it was asked for twice
+        if not self.are_due(config):  # a session was let in, or it was asked for twice
             return
         try:
             self._measure(config)
         except (
             Exception
-        ) as error:  # nobody's session: whoever asks for this next is told what is wrong with it
+        ) as error:  # no client's session: the next request for this geometry is told what is wrong
             log.warning("%sx%s could not be measured: %s", config.height, config.width, error)
 
     def _estimate_s(self, config: StreamConfig) -> float:
@@ -192,7 +192,7 @@ class ChunkTimeProbe:
         ):  # kernels are built and calls recorded in the first
             one_offs = self._engine.one_offs
             self._turn(pipeline, sessions)
-            assert len(landed) == size, "nothing stops sessions that nobody steers"
+            assert len(landed) == size, "nothing stops sessions that no client steers"
             turns.append(max(chunk.turn_s or 0.0 for chunk in landed))
             if (
                 all(chunk.batch_size == size for chunk in landed)

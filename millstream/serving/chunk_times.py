@@ -5,8 +5,8 @@ The quantile is meant for promises, so it errs to the slow side, by as much as t
 follows a device that slows down within three chunks, and forgets: what was measured more than `FRESH_S` ago
 counts only while nothing newer is known of any geometry. A geometry's first chunk pays for kernels that are
 built: it counts only until there is another. A geometry that was not measured, or not lately, is scaled by
-the operations of a chunk, as the planner counts them. An estimate says whether it comes of a stream that
-somebody was sent lately.
+the operations of a chunk, as the planner counts them. An estimate says whether it comes of a chunk that
+a viewer was sent lately.
 
 Nothing here knows sessions, and nothing grows: a geometry keeps its last `KEPT` times, and the geometry
 measured longest ago makes room for a new one.
@@ -49,7 +49,7 @@ class Geometry:
     window: int
     """Latent frames a chunk may attend to."""
     flops: float
-    """Operations of a whole chunk with its window full, pictures included."""
+    """Operations of a whole chunk with its window full, frames included."""
 
     @staticmethod
     def of(spec: ModelSpec, config: StreamConfig) -> Geometry:

@@ -29,6 +29,6 @@ class DeliveryCost:
 
     def slowest_s(self, chunk: PendingChunk, chunk_s: float) -> float:
         """Return the seconds that one more such chunk takes of a server that does nothing else, from its plan
-        to its viewers: the stages overlap, and the slowest counts. `chunk_s` is the time until its pictures
+        to its viewers: the stages overlap, and the slowest counts. `chunk_s` is the time until its frames
         are there."""
         return max(chunk_s, chunk.thread_s + self.send_s, self.encode_s)

@@ -3,7 +3,7 @@ asked for.
 
 A session's next chunk is known before its turn where a control waits for it, and guessed where its owner is
 typing one: the draft. On a hidden branch that chunk is made in full. When the session's turn comes, its own
-plan is compared with the branch's envelope: an equal one gives equal bits, so latents, pictures and the
+plan is compared with the branch's envelope: an equal one gives equal bits, so latents, frames and the
 generator's cache are taken over; any other is made as always, and the branch is dropped.
 
 No session waits for a guess: it begins only if nothing is due before it has surely ended, by the slowest of

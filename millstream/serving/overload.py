@@ -19,13 +19,13 @@ NEGLIGIBLE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Demand:
+class PlayingLoad:
     load: float
     """Device seconds per second of media."""
     weight: float
 
 
-def playing_rates(demands: Mapping[Name, Demand]) -> dict[Name, float]:
+def playing_rates(demands: Mapping[Name, PlayingLoad]) -> dict[Name, float]:
     """The rate of each session, above 0 and at most 1; their loads at these rates sum to 1 or less."""
     rates = dict.fromkeys(demands, 1.0)
     felt = [(name, demand) for name, demand in demands.items() if demand.load > NEGLIGIBLE]

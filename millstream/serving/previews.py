@@ -2,7 +2,7 @@
 latent frame decoded.
 
 Each is made on a hidden branch that is dropped at once, so the stream goes on to the bits it would have had.
-Nobody waits for one: like a guess (`serving/look_ahead.py`) it begins only if nothing is due before it has
+No stream waits for one: like a guess (`serving/look_ahead.py`) it begins only if nothing is due before it has
 surely ended, in memory that no session was promised. What is not made within `PATIENCE_S` is not made, and
 the answer says why. Bounded: `MAX_FUTURES` of one ask, one ask of a session, `MAX_ASKS` in all.
 
@@ -98,7 +98,7 @@ class PreviewMaker:
         if len(self._asked) >= MAX_ASKS:
             raise Overloaded(f"{MAX_ASKS} others wait for previews; try again later")
         asked = self._asked[entry.session_id] = _Asked(entry, tuple(controls), now + PATIENCE_S)
-        asked.future.set_running_or_notify_cancel()  # it is answered, whoever has given up waiting for it
+        asked.future.set_running_or_notify_cancel()  # it is answered, even if the caller has given up waiting
         return asked.future
 
     def next(self, now: float, until: float | None) -> Callable[[], None] | None:
@@ -165,7 +165,7 @@ class PreviewMaker:
             raise
         except (
             Exception
-        ) as error:  # nobody's chunk: the session goes on, and meets it again if this is asked for
+        ) as error:  # no session's chunk: the session goes on, and meets it again if this is asked for
             log.info("no preview was made: %s", error, extra={"session": asked.entry.label})
             del self._asked[name]
             asked.answer(

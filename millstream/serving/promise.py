@@ -25,7 +25,7 @@ from millstream.session.pacing import Pace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
+class DeviceClaim:
     """One session's chunks: how long each takes and at what pace they are needed."""
 
     seconds: float
@@ -37,16 +37,16 @@ class Claim:
         return self.seconds / min(self.pace.media_s, self.pace.window_s)
 
 
-def utilisation(claims: Sequence[Claim]) -> float:
+def utilisation(claims: Sequence[DeviceClaim]) -> float:
     return sum(claim.share for claim in claims)
 
 
-def keep_time(claims: Sequence[Claim]) -> bool:
+def keep_time(claims: Sequence[DeviceClaim]) -> bool:
     """Return whether no chunk can be late while chunks take no longer than claimed."""
     return all(pressure <= 1 for pressure in pressures(claims))
 
 
-def pressures(claims: Sequence[Claim]) -> list[float]:
+def pressures(claims: Sequence[DeviceClaim]) -> list[float]:
     """Return the left side above at each claim's window. Called whenever a session comes, goes or is
     measured: it sorts once."""
     windows = [claim.pace.window_s for claim in claims]
@@ -68,7 +68,7 @@ def pressures(claims: Sequence[Claim]) -> list[float]:
     return found
 
 
-def longest_blocker(claim: Claim, claims: Sequence[Claim]) -> float:
+def longest_blocker(claim: DeviceClaim, claims: Sequence[DeviceClaim]) -> float:
     """Return the seconds of the longest chunk that may be under way when a chunk of this claim becomes more
     urgent."""
     return max((other.seconds for other in claims if other.pace.window_s > claim.pace.window_s), default=0.0)

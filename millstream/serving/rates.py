@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from millstream.core.config import MIN_FPS
-from millstream.serving.promise import Claim
+from millstream.serving.promise import DeviceClaim
 from millstream.session.pacing import Pace, RateKind
 
 AUTO_LEAST_FPS = 4.0
@@ -61,7 +61,7 @@ class RateWish:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bid:
+class RateRequest:
     """Frame rates that a session wants, and what a chunk of it costs."""
 
     seconds: float
@@ -69,22 +69,22 @@ class Bid:
     """Pace at the most it wants."""
     wish: RateWish
 
-    def at(self, fps: float) -> Claim:
-        return Claim(seconds=self.seconds, pace=self.pace.at(fps))
+    def at(self, fps: float) -> DeviceClaim:
+        return DeviceClaim(seconds=self.seconds, pace=self.pace.at(fps))
 
-    def at_least(self) -> Claim:
+    def at_least(self) -> DeviceClaim:
         return self.at(self.wish.least)
 
-    def yielded(self) -> Claim:
+    def yielded(self) -> DeviceClaim:
         """Return the claim with which it is let in beside others, if it yields."""
         return self.at(self.wish.yielded(0.0))
 
 
-Promises = Callable[[Sequence[Claim], Sequence[Claim]], bool]
+Promises = Callable[[Sequence[DeviceClaim], Sequence[DeviceClaim]], bool]
 """Function that tests whether the first claims can all be kept, beside the second, which yield."""
 
 
-def kept_rates(bids: Sequence[Bid], promises: Promises) -> list[float]:
+def kept_rates(bids: Sequence[RateRequest], promises: Promises) -> list[float]:
     """Return a rate for each, the highest that can be promised to all. Strict sessions have theirs, whether
     it can be promised or not."""
 

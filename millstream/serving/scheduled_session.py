@@ -61,7 +61,7 @@ class ScheduledSession:
     cost_alone: DeviceCost = field(default_factory=DeviceCost)
     """As if it had run by itself."""
     coming: Playout | None = None
-    """The viewer's clock as if the pictures of the chunk that arrived last were out; None when they are."""
+    """The viewer's clock as if the frames of the chunk that arrived last were out; None when they are."""
 
     @property
     def clock(self) -> Playout:

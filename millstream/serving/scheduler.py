@@ -6,7 +6,7 @@ The engine's loop asks `next` for a turn, does what it says, and reports `finish
     ...                             # plan, submit and accept a chunk of each session of a Run
     scheduler.finished(session_id, now, frames=12, seconds=0.21)
 
-Where pictures are made apart from the chunk, it says when that `arrived`, and the next may leave, and when
+Where frames are made apart from the chunk, it says when that `arrived`, and the next may leave, and when
 they are `shown`: lateness is what a viewer sees, so it counts from there.
 
 The rules, each in its own file:
@@ -31,7 +31,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from millstream.serving.batching import BatchPolicy, BatchTimes
-from millstream.serving.overload import Demand, playing_rates
+from millstream.serving.overload import PlayingLoad, playing_rates
 from millstream.serving.scheduled_session import ScheduledSession
 from millstream.serving.session_life import SessionLife
 from millstream.serving.turns import (
@@ -186,10 +186,13 @@ class Scheduler:
         assert frames >= 0, f"{frames} frames of {session_id} went out"
         assert seconds >= 0, f"a turn of {session_id} took {seconds} s"
         size = len(run.session_ids)
+        # Every session of a batch reports the same turn: its time counts once, with the first.
         if session_id == run.session_ids[0] and seconds > 0 and run.batch_key is not None:
             self.batch_times.add(run.batch_key, size, seconds)
         self._busy_s += seconds / size
         entry.cost.spent_s += seconds / size
+        # While no turn alone was measured, the batch's whole time stands for it: too long, so that a session
+        # counts as carried by its batches until it is known better.
         entry.cost_alone.spent_s += (
             self.batch_times.seconds(run.batch_key, 1) or seconds if size > 1 else seconds
         )
@@ -231,7 +234,7 @@ class Scheduler:
         """Return the share of real time at which each active session can be served."""
         return playing_rates(
             {
-                entry.session_id: Demand(load=entry.cost.load, weight=entry.terms.weight)
+                entry.session_id: PlayingLoad(load=entry.cost.load, weight=entry.terms.weight)
                 for entry in self._active()
             }
         )
@@ -294,7 +297,7 @@ class Scheduler:
         For the others it is the batches that carry them, and throughput is all that counts.
         """
         demands = {
-            entry.session_id: Demand(load=entry.cost_alone.load, weight=entry.terms.weight)
+            entry.session_id: PlayingLoad(load=entry.cost_alone.load, weight=entry.terms.weight)
             for entry in self._active()
         }
         return {name for name, rate in playing_rates(demands).items() if rate >= SERVED}
@@ -311,6 +314,8 @@ class Scheduler:
 
 def _company(mates: Sequence[_Ready], size: int) -> list[_Ready]:
     """Return those of `mates` that sit with the first in one row of `size` seats, in the order of seats."""
+    # Rows of seats, not the most urgent ones: a recorded call is that of certain sessions, and other company
+    # at every turn would record anew at every turn.
     row = [item for item in mates if item.entry.seat // size == mates[0].entry.seat // size]
     return sorted(row, key=lambda item: item.entry.seat)
 

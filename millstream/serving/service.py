@@ -10,7 +10,7 @@ in a turn is in `serving/turn_runner.py`.
               └────────── a place is free ◄───────────┘
 
 Over a mesh and on a GPU the next chunk, of whichever session has its turn, leaves before the last one's
-pictures are here. A chunk at which a control is due, or whose input is not there, is planned after them; so
+frames are here. A chunk at which a control is due, or whose input is not there, is planned after them; so
 is everything that is not a chunk. So each session is sent the same notices, in the same order, as if it were
 served chunk by chunk.
 
@@ -97,7 +97,7 @@ class Service:
         )
         self.table = self._shared.table
         """Session table, touched under its lock only."""
-        self._trials = ChunkTimeProbe(
+        self._probe = ChunkTimeProbe(
             engine, self.table.admission, self.table.scheduler.batch_times, session_bytes
         )
         self._ended = False
@@ -106,12 +106,12 @@ class Service:
         """Look-ahead, for which idle time is used."""
         self.previews = PreviewMaker(engine, self.table, self.ahead)
         """Preview maker, which is given idle time before look-ahead: clients wait for previews."""
-        alike = PrefixSharing(engine, self.table, is_on=batch == 1)
-        self._turns = TurnRunner(engine, self._shared, self.ahead, alike)
+        sharing = PrefixSharing(engine, self.table, is_on=batch == 1)
+        self._turns = TurnRunner(engine, self._shared, self.ahead, sharing)
         self._thread = threading.Thread(target=self._run, name="millstream-engine", daemon=True)
         self._warm_up: Sequence[StreamConfig] = ()
         if engine.mesh is not None:
-            engine.mesh.attend(partial(self._shared.soon, engine.mesh.mend))  # even if nobody streams
+            engine.mesh.attend(partial(self._shared.soon, engine.mesh.mend))  # even if no session streams
 
     @property
     def trouble(self) -> str:
@@ -158,21 +158,21 @@ class Service:
 
     def open(self, request: OpenRequest, tell: Tell) -> Answer:
         """Ask for a session; it starts by itself when it is let in. Raises `Overloaded` when it cannot be."""
-        request.terms  # noqa: B018 - raises what is wrong with them
+        request.check_terms()
         with self._shared:
             self._shared.refuse_when_over()
             try:
                 answer = self.table.ask(request, tell)
             except Overloaded:
-                if self._trials.are_due(request.config):
-                    self._shared.soon(partial(self._trials.again, request.config))
+                if self._probe.are_due(request.config):
+                    self._shared.soon(partial(self._probe.again, request.config))
                 raise
             self._shared.notify()
             return answer
 
     def check(self, request: OpenRequest, *, instead_of: str) -> None:
         """Raise why this session could not be in the place of that one, if so; change nothing."""
-        request.terms  # noqa: B018 - raises what is wrong with them
+        request.check_terms()
         with self._shared:
             self._shared.refuse_when_over()
             self.table.check(request, instead_of)
@@ -283,7 +283,7 @@ class Service:
 
         def run() -> None:
             if not future.set_running_or_notify_cancel():
-                return  # whoever asked does not wait any more
+                return  # the caller does not wait any more
             try:
                 future.set_result(job(self.session(session_id)))
             except Exception as error:  # the caller's to know, not the thread's
@@ -298,7 +298,7 @@ class Service:
         """Have a session go back to before a chunk that it keeps, between turns."""
 
         def go_back(session: Session) -> Restart:
-            with self._shared:  # so that nobody steers it meanwhile
+            with self._shared:  # so that no control reaches it meanwhile
                 entry = self.table.find(session_id)
                 restart = restart_at(session, chunk)
                 self.table.promise_stream(entry, restart.timeline)
@@ -341,7 +341,7 @@ class Service:
 
     def _run(self) -> None:
         try:
-            self._trials.warm_up(self._warm_up)
+            self._probe.warm_up(self._warm_up)
             self.ready.set()
             while (turn := self._next()) is not None:
                 self._turns.run(turn)
@@ -367,7 +367,7 @@ class Service:
                 self.on_failure()
 
     def _next(self) -> Turn | Callable[[], None] | None:
-        """Return what to do now; wait until there is something, such as pictures to make. None when it is all
+        """Return what to do now; wait until there is something, such as frames to make. None when it is all
         over."""
         with self._shared:
             while not self._shared.is_over:

@@ -96,6 +96,10 @@ class OpenRequest:
         pace = self.pace.at(fps)
         return pace.max_ahead_s + (pace.media_s if self.has_slack else 0.0)
 
+    def check_terms(self) -> None:
+        """Raise what is wrong with its terms."""
+        _ = self.terms
+
     @property
     def terms(self) -> Terms:
         return Terms(

@@ -233,7 +233,7 @@ class SessionTable:
         )
 
     def shown(self, pending: PendingChunk, chunk: Chunk) -> None:
-        """Hand over a chunk whose pictures are made, after learning from its time, at the rate that this
+        """Hand over a chunk whose frames are made, after learning from its time, at the rate that this
         leaves."""
         entry = self.entries[pending.session.id]
         now = time.monotonic()

@@ -28,13 +28,13 @@ class TurnRunner:
         engine: Engine,
         shared: SharedTable,
         ahead: LookAhead,
-        alike: PrefixSharing,
+        sharing: PrefixSharing,
     ) -> None:
         self._engine = engine
         self._shared = shared
         self._table = shared.table
         self._ahead = ahead
-        self._alike = alike
+        self._sharing = sharing
         self._pipeline = ChunkPipeline(
             engine.transport.post,
             engine.depths,
@@ -46,15 +46,15 @@ class TurnRunner:
 
     @property
     def any_unshown(self) -> bool:
-        """True if there are pictures to make."""
+        """True if there are frames to make."""
         return self._pipeline.any_unshown
 
     def show(self) -> None:
-        """Make all pictures that are due."""
+        """Make all frames that are due."""
         self._pipeline.show()
 
     def finish_closing(self) -> Sleep | None:
-        """End sessions that are to end; one with pictures to come has them first, and nothing leaves until
+        """End sessions that are to end; one with frames to come has them first, and nothing leaves until
         then."""
         closing = [
             (entry, entry.closing) for entry in self._table.entries.values() if entry.closing is not None
@@ -83,7 +83,7 @@ class TurnRunner:
             case RestoreTurn(session_id=name):
                 self._moved(name, self._engine.bring_back)
             case Sleep():
-                pass  # nothing could leave before the pictures were made
+                pass  # nothing could leave before the frames were made
             case _:
                 turn()
 
@@ -94,7 +94,7 @@ class TurnRunner:
         if chunks is None:
             self._pipeline.show()
             chunks = self._plan(entries)
-            assert chunks is not None, "with everything shown, nothing waits for pictures"
+            assert chunks is not None, "with everything shown, nothing waits for frames"
         for batch in of_one_kind([chunk for chunk in chunks if not self._was_made(chunk)]):
             self._pipeline.turn(batch)  # sends these, and makes the frames of the turn before meanwhile
 
@@ -104,7 +104,7 @@ class TurnRunner:
         entry = self._table.entries[pending.session.id]
         with self._shared.ending_alone(entry, chunk=pending.envelope.chunk_index):
             chunk = self._ahead.take_guessed(pending, entry) or self._made_by_another(pending, entry)
-            if not self._table.holds(entry):  # its last pictures could not be made
+            if not self._table.holds(entry):  # its last frames could not be made
                 return True
             if chunk is not None:
                 self._landed(pending)
@@ -113,26 +113,28 @@ class TurnRunner:
         return True
 
     def _made_by_another(self, pending: PendingChunk, entry: SessionEntry) -> Chunk | None:
-        """Take the chunk that a session that began alike has made, once this session's pictures before it are
+        """Take the chunk that a session that began alike has made, once this session's frames before it are
         made; None if there is none."""
         with self._shared:
-            made = self._alike.find(pending, entry)
+            made = self._sharing.find(pending, entry)
         if made is None:
             return None
         self._pipeline.show()
-        return self._alike.take_shared(pending, entry, made) if self._table.holds(entry) else None
+        return self._sharing.take_shared(pending, entry, made) if self._table.holds(entry) else None
 
     def _plan(self, entries: Sequence[SessionEntry]) -> list[PendingChunk] | None:
         """Plan the next chunk of those that have one. None, and nothing has happened, if one must be shown
         its last chunk first."""
         with self._shared:
+            # Asked of all before the first is decided: `decide` moves a timeline on, so a turn is planned
+            # wholly or not at all.
             if any(
                 self._pipeline.unshown(entry.session_id) and not self._table.goes_on(entry)
                 for entry in entries
             ):
                 return None
             chunks = list[PendingChunk]()
-            for entry in filter(self._table.holds, entries):  # the last pictures of one may have failed
+            for entry in filter(self._table.holds, entries):  # the last frames of one may have failed
                 session = entry.session
                 assert session is not None, f"{entry.session_id} had a turn before it was let in"
                 with self._shared.ending_alone(entry):
@@ -146,7 +148,7 @@ class TurnRunner:
             return chunks
 
     def _landed(self, pending: PendingChunk) -> None:
-        """Note that a chunk is back, so the next may leave. On one device its pictures are made by now; over
+        """Note that a chunk is back, so the next may leave. On one device its frames are made by now; over
         a mesh they follow meanwhile."""
         with self._shared:
             self._table.arrived(pending)
@@ -154,6 +156,8 @@ class TurnRunner:
     def _shown(self, pending: PendingChunk, chunk: Chunk) -> None:
         with self._shared:
             self._table.shown(pending, chunk)
+        # Only while nothing is under way: a device at work would be kept from the next chunk, before which
+        # the generator makes the commit anyhow.
         if not self._pipeline.num_sent:
             self._run_commit(self._table.entries[pending.session.id], chunk)
 
@@ -172,7 +176,7 @@ class TurnRunner:
     def _moved(self, session_id: str, move: Callable[[Session], None]) -> bool:
         """Move a session's state. Return whether it is where it was to go; if not, the session has ended."""
         entry = self._table.entries.get(session_id)
-        if entry is None:  # its last pictures could not be made
+        if entry is None:  # its last frames could not be made
             return False
         assert entry.session is not None, f"{entry.label} has no state to move"
         with self._shared.ending_alone(entry):

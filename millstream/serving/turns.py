@@ -50,7 +50,7 @@ class Run:
     """Caller's name for this kind of work; None for work that is never shared."""
 
     def __post_init__(self) -> None:
-        assert self.session_ids, "a turn is somebody's"
+        assert self.session_ids, "a turn of no session"
         assert len(set(self.session_ids)) == len(self.session_ids), (
             f"a session has one turn at a time: {self.session_ids}"
         )

@@ -175,7 +175,7 @@ class StageRun(TrainingRun[StepReport]):
         self._losses = self._training.step(step)
         return step + 1
 
-    def said(self, step: int) -> tuple[StepReport, dict[str, Any]] | None:
+    def report(self, step: int) -> tuple[StepReport, dict[str, Any]] | None:
         number = step - 1
         if number % LOG_EVERY and step != self.steps:
             return None

@@ -41,7 +41,7 @@ class TrainingRun(ABC, Generic[Report]):
         back."""
 
     @abstractmethod
-    def said(self, step: int) -> tuple[Report, dict[str, Any]] | None:
+    def report(self, step: int) -> tuple[Report, dict[str, Any]] | None:
         """Return the report after this many steps and its line in the curve; None where nothing is
         reported."""
 
@@ -88,10 +88,10 @@ class TrainingRun(ABC, Generic[Report]):
                 step = self.take_step(step)
                 if step <= before:
                     continue
-                if (said := self.said(step)) is not None and curve is not None:
-                    curve.write(json.dumps(said[1]) + "\n")
+                if (reported := self.report(step)) is not None and curve is not None:
+                    curve.write(json.dumps(reported[1]) + "\n")
                     curve.flush()
-                    report(said[0])
+                    report(reported[0])
                 self.evaluate(step)
                 stopped = self.is_asked(stop())
                 is_last = step == self.steps or self.is_over

@@ -30,7 +30,7 @@ class ConnectPath:
     word: str
 
 
-class Listener:
+class FrontListener:
     def __init__(self, host: str) -> None:
         """Listen on this machine only where that is the host; else on any address: names differ between
         machines."""

@@ -149,7 +149,7 @@ def test_alone_every_collective_is_nothing() -> None:
 def test_the_record_counts_all_and_keeps_the_last() -> None:
     mesh = group()
     for _ in range(3 * KEPT):
-        mesh.record.began("sum", "attention", mesh, (2, 3))
+        mesh.record.begin("sum", "attention", mesh, (2, 3))
     assert mesh.record.counts == {("sum", "attention"): 3 * KEPT}
     assert len(mesh.record.last) == KEPT
     assert f"#{3 * KEPT} sum (attention) on these (1, 2), shape (2, 3): waiting for" in str(

@@ -27,7 +27,7 @@ DEFAULTS = dict(size="1x10", fps=24.0, steps=[1000.0], window=3, sink=0, lead_s=
 
 
 @dataclass
-class Station:
+class SmallSession:
     """One session."""
 
     name: str
@@ -70,7 +70,7 @@ class SmallServer:
     skipped: int | None = None
     """Chunk that is never sent."""
     port: int = 0
-    live_sessions: dict[str, Station] = field(default_factory=dict)
+    live_sessions: dict[str, SmallSession] = field(default_factory=dict)
     opened: int = 0
 
     @property
@@ -79,7 +79,7 @@ class SmallServer:
 
     async def connection(self, socket: ServerConnection) -> None:
         self.opened += 1
-        live_session: Station | None = None
+        live_session: SmallSession | None = None
         sending: asyncio.Task[None] | None = None
         await say(
             socket,
@@ -133,18 +133,20 @@ class SmallServer:
                 if live_session.sending is sending:
                     live_session.stand_still()
 
-    def enter(self, message: dict[str, Any]) -> Station | None:
+    def enter(self, message: dict[str, Any]) -> SmallSession | None:
         if message["type"] == "attach":
             return self.live_sessions[message["session"]]
         asked = sum(live_session.fps for live_session in self.live_sessions.values()) + message["fps"]
         if len(self.live_sessions) >= self.places or asked > self.capacity_fps:
             return None
         lead_s = message.get("lead_s") or LEAD * FRAMES / message["fps"]
-        live_session = Station(name=f"s{self.opened}", fps=message["fps"], lead_s=lead_s)
+        live_session = SmallSession(name=f"s{self.opened}", fps=message["fps"], lead_s=lead_s)
         self.live_sessions[live_session.name] = live_session
         return live_session
 
-    async def steer(self, socket: ServerConnection, live_session: Station, control: dict[str, Any]) -> None:
+    async def steer(
+        self, socket: ServerConnection, live_session: SmallSession, control: dict[str, Any]
+    ) -> None:
         receipt = {"control_id": control["id"], "chunk_index": live_session.index}
         await say(socket, "receipt", state="queued", **receipt)
         if control["type"] == "pause":
@@ -157,7 +159,7 @@ class SmallServer:
         elif not self.forgetful:
             live_session.receipts.append({**receipt, "state": "applied"})
 
-    async def send(self, socket: ServerConnection, live_session: Station) -> None:
+    async def send(self, socket: ServerConnection, live_session: SmallSession) -> None:
         with suppress(websockets.ConnectionClosed):
             while True:
                 chunk_s = FRAMES / live_session.fps
@@ -175,7 +177,7 @@ class SmallServer:
                 live_session.media_s += chunk_s
                 live_session.dry_at = max(live_session.dry_at, time.monotonic()) + chunk_s
 
-    async def make(self, live_session: Station) -> None:
+    async def make(self, live_session: SmallSession) -> None:
         begun = time.monotonic()
         await asyncio.sleep(self.make_s)
         live_session.total_ms = 1000 * (time.monotonic() - begun)
@@ -193,7 +195,7 @@ async def say(socket: ServerConnection, kind: str, **fields: Any) -> None:
     await socket.send(json.dumps({"type": kind, **fields}))
 
 
-def picture(live_session: Station) -> bytes:
+def picture(live_session: SmallSession) -> bytes:
     sizes = [30] * FRAMES
     header = json.dumps(
         {

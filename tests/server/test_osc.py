@@ -193,7 +193,7 @@ def test_only_on_this_machine_or_if_told_so_is_the_newest_session_meant() -> Non
         port.socket.close()
 
 
-class Desk:
+class FaderClient:
     """Somebody who sends OSC and hears what is answered."""
 
     def __init__(self, port: OscPort) -> None:
@@ -210,16 +210,16 @@ class Desk:
 
 
 @contextmanager
-def with_desk(*, is_open: bool = True, **options: Any) -> Iterator[tuple[Serving, Desk]]:
+def with_desk(*, is_open: bool = True, **options: Any) -> Iterator[tuple[Serving, FaderClient]]:
     port = bind_osc("127.0.0.1:0", insecure=False)
     with serving(config=AppConfig(osc=port._replace(is_open=is_open), **options)) as server:
-        desk = Desk(port)
+        desk = FaderClient(port)
         yield server, desk
         desk.socket.close()
 
 
 @pytest.fixture(scope="module")
-def scene() -> Iterator[tuple[Serving, Desk]]:
+def scene() -> Iterator[tuple[Serving, FaderClient]]:
     with with_desk() as scene:
         yield scene
 
@@ -231,7 +231,7 @@ def stop(server: Serving, *clients: Client) -> None:
 
 
 def test_a_desk_steers_the_newest_session_or_one_by_its_id_and_hears_both_receipts(
-    scene: tuple[Serving, Desk],
+    scene: tuple[Serving, FaderClient],
 ) -> None:
     server, desk = scene
     with server.client() as first, server.client() as second:
@@ -266,7 +266,7 @@ def test_a_control_that_comes_while_the_last_one_is_being_made_hears_of_its_own_
 
     session = Session()
     port = bind_osc("127.0.0.1:0", insecure=False)
-    desk = Desk(port)
+    desk = FaderClient(port)
     listener = OscListener(port, hub=None)  # type: ignore[arg-type]
     about = ("/millstream/prompt", SetPrompt)
     listener._owed[about] = _Owed(session, session.latest, desk.socket.getsockname())  # type: ignore[arg-type]
@@ -284,7 +284,7 @@ def test_a_control_that_comes_while_the_last_one_is_being_made_hears_of_its_own_
     port.socket.close()
 
 
-def test_what_cannot_be_is_answered_and_harms_nobody(scene: tuple[Serving, Desk]) -> None:
+def test_what_cannot_be_is_answered_and_harms_nobody(scene: tuple[Serving, FaderClient]) -> None:
     server, desk = scene
     desk.say("/millstream/cut")
     assert desk.hear() == (
@@ -307,7 +307,7 @@ def test_what_cannot_be_is_answered_and_harms_nobody(scene: tuple[Serving, Desk]
 
 
 def test_of_a_flood_the_last_value_counts_once_a_chunk_and_the_log_has_one_line(
-    scene: tuple[Serving, Desk], caplog: pytest.LogCaptureFixture
+    scene: tuple[Serving, FaderClient], caplog: pytest.LogCaptureFixture
 ) -> None:
     server, desk = scene
     with server.client() as other, server.client() as owner, caplog.at_level(logging.WARNING):

@@ -99,7 +99,9 @@ def test_an_engine_that_fails_ends_its_process_and_a_call_or_a_disk_that_hangs_d
         code, log, heard = failing.result()
         session = next(message["session"] for message in heard if message["type"] == "live")
         assert code == 2
-        assert log.strip().splitlines()[-1].startswith("error: the engine has failed and everybody was told")
+        assert (
+            log.strip().splitlines()[-1].startswith("error: the engine has failed and all clients were told")
+        )
         assert (heard[-1]["type"], heard[-1]["cause"]) == ("ended", "failed")
         assert session not in heard[-1]["reason"]
         code, log, heard = stuck.result()

@@ -98,5 +98,5 @@ def timed_step(rank: int, world: int, layers: int, sleep: float, overlap: bool, 
         step_ended = time.monotonic()
     if profiler is not None:
         profiler.export_chrome_trace(trace)
-    began = [1e3 * (called.began - begin) for called in group.record.last if called.what == "gradients"]
+    began = [1e3 * (called.started_at - begin) for called in group.record.last if called.what == "gradients"]
     return StepTimes(began, 1e3 * (backward_ended - begin), 1e3 * (step_ended - begin))

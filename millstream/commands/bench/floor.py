@@ -1,4 +1,4 @@
-"""The hot floor: a chunk's products, attention calls and convolutions back to back and nothing else, in this
+"""The hot floor: a chunk's matmuls, attention calls and convolutions back to back and nothing else, in this
 process.
 
 What a model's times are held against. Kernels timed one by one flatter the floor, because a card that is kept

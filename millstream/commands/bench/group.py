@@ -57,7 +57,7 @@ def stream(options: StreamBenchOptions) -> None:
     """Time one stream on this device, window full: every phase, frames a second, memory, and how near the
     floor it is.
 
-    The floor is the same chunk's products, attention calls and convolutions back to back and nothing else.
+    The floor is the same chunk's matmuls, attention calls and convolutions back to back and nothing else.
     With --sessions, several streams: what they make in all, each one's share, and what a further one holds.
     [bold]Try[/]: millstream bench stream --model wan2.1-t2v-1.3b --weights random --size 480x832 --window 9
     --fast on

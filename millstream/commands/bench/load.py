@@ -39,7 +39,7 @@ WORDS = {
 
 
 def run_bench_load(request: LoadRequest, *, as_json: bool, out: Path | None, gate: bool) -> list[str]:
-    """Run, tell, and answer which limits were missed: none where nobody asked."""
+    """Run, tell, and answer which limits were missed: none where none was set."""
     make_folder(out)
     result = asyncio.run(run_load(request))
     lines = missed(result) if gate else []

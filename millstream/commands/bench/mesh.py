@@ -62,7 +62,7 @@ class MeshRequest:
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of StreamConfig that were given."""
     tiles: bool = False
-    """True to measure each also with its pictures in tiles, one on each rank's device."""
+    """True to measure each also with its frames in tiles, one on each rank's device."""
     chunks: int = 20
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class MeshResult:
     topology: str
     compiled_by: str
     tiles: int
-    """Tiles that pictures are cut into, each on the device of a rank; 1 where the front makes them whole."""
+    """Tiles that frames are cut into, each on the device of a rank; 1 where the front makes them whole."""
     through: str
     """Transport between ranks: nccl, or gloo, which passes through host memory; empty for one process."""
     start_s: float
@@ -118,12 +118,13 @@ def run_bench_mesh(request: MeshRequest, *, as_json: bool, out: Path | None) -> 
 
 
 def refuse_tiles(spec: ModelSpec, config: StreamConfig, topologies: Sequence[Topology]) -> None:
-    """Raise where pictures cannot be cut into a tile for each rank."""
+    """Raise where frames cannot be cut into a tile for each rank."""
     refuse_split(spec)
     ranks = [topology.mesh_size for topology in topologies]
     if max(ranks) < 2:
         raise ConfigError(
-            f"--tiles cuts pictures for 2 ranks or more, {', '.join(map(str, topologies))} has one; leave it out"
+            f"--tiles cuts pictures for 2 ranks or more, {', '.join(map(str, topologies))} has one; leave it "
+            "out"
         )
     for count in ranks:
         choose_grid(config.latent_size, count)
@@ -183,10 +184,10 @@ class MeasuredStream:
 
     through: str
     pictures: NDArray[np.uint8]
-    """Pictures of the first chunk."""
+    """Frames of the first chunk."""
     start_s: float
     shown: list[tuple[float, int]]
-    """When each chunk's pictures were there, by `time.perf_counter`, and how many."""
+    """When each chunk's frames were there, by `time.perf_counter`, and how many."""
     paces: list[ChunkPace]
 
 

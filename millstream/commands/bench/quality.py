@@ -57,7 +57,8 @@ class QualityRequest:
             raise ConfigError(f"--chunks must be 1 to 1000, got {self.chunks}")
         if self.prompts and self.engine.model != "brook":
             raise ConfigError(
-                f"--prompts are judged by what knows Brook's world alone, not {self.engine.model}; leave it out"
+                f"--prompts are judged by what knows Brook's world alone, not {self.engine.model}; leave it "
+                "out"
             )
 
 
@@ -68,7 +69,7 @@ class Streamed:
     latents: list[Tensor]
     frames: list[NDArray[np.uint8]]
 
-    def keep(self, pending: PendingChunk, chunk: Chunk) -> None:
+    def record(self, pending: PendingChunk, chunk: Chunk) -> None:
         self.latents.append(pending.latents.float().cpu())
         self.frames.append(chunk.frames)
 
@@ -95,7 +96,7 @@ def measure(request: QualityRequest, config: StreamConfig) -> dict[str, Any]:
 
 
 def judged(request: QualityRequest) -> dict[str, Any]:
-    """Empty where nobody asked."""
+    """Empty where not asked for."""
     if not request.prompts:
         return {}
     on = request.engine
@@ -113,7 +114,7 @@ def _stream(request: QualityRequest, config: StreamConfig, dtype: str, speed: Sp
             engine.transport.post,
             engine.depths,
             engine.parts.stopwatch,
-            shown=streamed.keep,
+            shown=streamed.record,
             failed=raise_failure,
         )
         for _ in range(request.chunks):

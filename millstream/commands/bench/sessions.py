@@ -110,7 +110,7 @@ class Rounds:
         )
 
     def make(self) -> None:
-        """One round. On a device that works ahead its last pictures are those of the next."""
+        """One round. On a device that works ahead its last frames are those of the next."""
         chunks = [_planned(session) for session in self._sessions]
         for group in [chunks] if self._together else [[chunk] for chunk in chunks]:
             self._pipeline.turn(group)

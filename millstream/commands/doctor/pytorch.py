@@ -1,4 +1,4 @@
-"""Checks of `doctor` that need torch: its build, the CPU's instructions for products, GPUs, the compiler,
+"""Checks of `doctor` that need torch: its build, the CPU's instructions for matmuls, GPUs, the compiler,
 weights."""
 
 from __future__ import annotations

@@ -126,8 +126,8 @@ def drain(replica_id: str, address: str | None) -> None:
     on_ray.connect(address or HERE)
     on_ray.ask_gateway("order", "drain", [replica_id])
     typer.echo(
-        f"{replica_id} takes nobody more; its sessions move, then it ends: millstream fleet status shows how "
-        "far it is"
+        f"{replica_id} takes no more sessions; its sessions move, then it ends: millstream fleet status "
+        "shows how far it is"
     )
 
 

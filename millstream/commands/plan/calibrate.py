@@ -1,7 +1,7 @@
 """`millstream plan calibrate`: measure this machine and write the profile that plans use from then on.
 
-Products, attention, convolutions, copies, launches, and collectives between its ranks; each warmed up, then
-the best of several runs, because what else runs here only ever adds time. Products and attention on a GPU are
+Matmuls, attention, convolutions, copies, launches, and collectives between its ranks; each warmed up, then
+the best of several runs, because what else runs here only ever adds time. Matmuls and attention on a GPU are
 the exception: they run in a row, because a card that is kept busy is held to its power limit. On a processor
 also how our own networks use it.
 """
@@ -133,7 +133,7 @@ def _matmul(timer: Timer, dtype: torch.dtype, size: int) -> float:
 
 
 def _fp8(timer: Timer, size: int) -> float:
-    """Measure fp8 products as fast blocks run them, with a scale a row."""
+    """Measure fp8 matmuls as fast blocks run them, with a scale a row."""
     a, b = (quantise(torch.randn(size, size, device=timer.on)) for _ in range(2))
     bias = torch.zeros(size, device=timer.on, dtype=torch.bfloat16)
     return 2 * size**3 / timer.sustained_s(lambda: linear_rows(a, b, bias)) / 1e12

@@ -24,7 +24,7 @@ _RUNS = 9
 
 
 def fit_link(on: torch.device) -> Link | None:
-    """None where there is nobody to talk to."""
+    """None where there is no other rank."""
     ranks = min(8, torch.cuda.device_count()) if on.type == "cuda" else 2
     if ranks < 2:
         return None

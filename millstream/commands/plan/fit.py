@@ -1,4 +1,4 @@
-"""Fits how this program uses a processor: streams a small model of ours there and asks what, beside products,
+"""Fits how this program uses a processor: streams a small model of ours there and asks what, beside matmuls,
 attention and convolutions at the measured rates, its time goes into.
 
 One model at two sizes is seen: what grows with the tokens is walks over activations, what does not is calls.
@@ -30,7 +30,7 @@ SMALLER: Mapping[str, Any] = {"height": 128, "width": 128}
 SHORTER: Mapping[str, Any] = {"window": 3, "steps": (1000,)}
 """Stream of the deep model, of which only decoding is fitted: few calls are enough."""
 BARE = replace(SOFTWARE["processor"], passes=0.0, launches=0.0, vae_passes=0.0, conv_share=1.0)
-"""Products, attention and convolutions alone."""
+"""Matmuls, attention and convolutions alone."""
 FRONT_PHASES = ("noise", "decode", "convert")
 """Phases of work on latents and pictures outside the model calls: all of it grows with the picture, most is
 decoding."""

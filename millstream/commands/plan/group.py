@@ -68,7 +68,7 @@ def calibrate(
         typer.Option("--out", "-o", help="Another file than this machine's profile.", show_default=False),
     ] = None,
 ) -> None:
-    """Measure this machine: products, attention, convolutions, copies, launches, and collectives between its
+    """Measure this machine: matmuls, attention, convolutions, copies, launches, and collectives between its
     ranks.
 
     Plans use it from then on: for [bold]--gpus here[/], and for a device of the same name. Takes under a

@@ -117,9 +117,9 @@ def show_device(device: Device) -> None:
     rates = device.rates
     table = Table(device.name, "measured", box=None)
     table.add_row("memory", f"{device.memory_gib:.1f} GiB")
-    table.add_row("matrix product", f"{rates.matmul_tflops:.3g} TFLOP/s")
+    table.add_row("matmul", f"{rates.matmul_tflops:.3g} TFLOP/s")
     if rates.fp8_tflops is not None:
-        table.add_row("matrix product, fp8", f"{rates.fp8_tflops:.3g} TFLOP/s")
+        table.add_row("matmul, fp8", f"{rates.fp8_tflops:.3g} TFLOP/s")
     table.add_row("attention", f"{rates.attention_tflops:.3g} TFLOP/s")
     for width, rate in rates.conv_tflops:
         table.add_row(f"convolution, {width} channels", f"{rate:.3g} TFLOP/s")

@@ -37,11 +37,11 @@ def run_plan_scale(options: ScaleOptions) -> None:
     for rung in rungs:
         table.add_row(*_row(rung, rungs[0]))
     console.print(table)
-    for line in said(rungs, end):
+    for line in format_ends(rungs, end):
         console.print(line, highlight=False)
 
 
-def said(rungs: Sequence[Rung], end: Stall | None) -> tuple[str, str]:
+def format_ends(rungs: Sequence[Rung], end: Stall | None) -> tuple[str, str]:
     last = rungs[-1]
     one = "one stream gets quicker up to the last of them"
     if end is not None:
@@ -88,7 +88,7 @@ def _page(title: str, rungs: Sequence[Rung], end: Stall | None) -> str:
     powers = [(math.log2(rung.devices), rung) for rung in rungs]
     speed = {"one stream": [(power, rung.quickest.fps / first) for power, rung in powers]}
     carried = {"streams": [(power, float(rung.streams)) for power, rung in powers]}
-    one, many = said(rungs, end)
+    one, many = format_ends(rungs, end)
     axis = "devices, as powers of two: 10 is 1,024"
     return page(
         title,

@@ -75,7 +75,8 @@ def choose_placement(
     asked = recipe.placement
     if ranks > 2 or (ranks == 2 and asked not in ("auto", "apart")) or (ranks == 1 and asked == "apart"):
         raise ConfigError(
-            f'placement = "{asked}" on {ranks} ranks: apart has 2 (torchrun --nproc-per-node 2 -m millstream tune), others 1'
+            f'placement = "{asked}" on {ranks} ranks: apart has 2 (torchrun --nproc-per-node 2 -m millstream '
+            "tune), others 1"
         )
     if asked != "auto":
         return asked, f"placement: {asked}, as the recipe says"

@@ -26,7 +26,7 @@ def are_dumps(paths: Sequence[Path]) -> bool:
         with paths[0].open("rb") as file:
             begin = file.read(LOOKED_AT)
     except (OSError, IndexError):
-        return False  # whoever reads traces says why
+        return False  # the reader of traces says why
     return begin[:1] == b"\x80" or (b'"entries"' in begin and b'"traceEvents"' not in begin)
 
 
@@ -52,7 +52,8 @@ def _read(paths: Sequence[Path]) -> MemorySnapshot | FlightReading:
     if len(records) == 1 and is_snapshot(records[0]):
         return read_snapshot(records[0])
     raise TraceError(
-        f"{paths[0]} is neither a snapshot of memory (give one) nor a flight recorder's dump (give one a rank)"
+        f"{paths[0]} is neither a snapshot of memory (give one) nor a flight recorder's dump (give one a "
+        "rank)"
     )
 
 

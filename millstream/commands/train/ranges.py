@@ -1,4 +1,4 @@
-"""`millstream train ranges`: what Brook's products in 8 bits need to know, measured on its streams and kept
+"""`millstream train ranges`: what Brook's matmuls in 8 bits need to know, measured on its streams and kept
 by its weights."""
 
 from __future__ import annotations

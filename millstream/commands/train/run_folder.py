@@ -30,8 +30,7 @@ MAY_CHANGE = {"parallel", "checkpoint_every", "keep", "samples", "sample_prompts
 @contextmanager
 def writing_to(folder: Path, *, with_others: bool = False) -> Iterator[None]:
     """Makes the folder, and has it for this run alone unless others are to write there too. A disk that is
-    full or cannot be written to, and whoever asks it to stop, ends the run in one line that says what is
-    kept."""
+    full or cannot be written to, and a request to stop, end the run in one line that says what is kept."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with nullcontext() if with_others or not _is_first() else _alone_in(folder):

@@ -118,7 +118,7 @@ class ShownRun:
             )
             self._progress.console.print(f"step {done}: gradients of norm {norms} were not followed")
         if run.stragglers.slow.keys() - self._named_slow:
-            self._progress.console.print(f"step {done}: {run.stragglers.said()}")
+            self._progress.console.print(f"step {done}: {run.stragglers.message()}")
         self._named_slow = set(run.stragglers.slow)
         left = f"{timedelta(seconds=round(report.left_s))} left"
         self._progress.update(self._task, completed=done, said=said, left=left)

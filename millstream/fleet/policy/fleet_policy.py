@@ -1,6 +1,6 @@
 """A fleet's decisions, all of them: every event comes in here, and out comes what is to be done.
 
-Whoever runs a fleet (Ray, or the simulator) tells what happened and when, carries out the decisions in their
+The caller (Ray, or the simulator) tells what happened and when, carries out the decisions in their
 order, and tells what came of them. A session goes where it fits by the rules of one server's admission; who
 fits nowhere waits in one line.
 
@@ -84,7 +84,7 @@ class FleetPolicy:
         return self._queued(asked.session_id, before)
 
     def came_back(self, asked: FleetRequest, now: float) -> list[Decision]:
-        """Somebody wants one again that was kept and is nowhere: its replica died, and so did the gateway
+        """A client wants one again that was kept and is nowhere: its replica died, and so did the gateway
         that knew of it."""
         table = self._table
         assert asked.session_id not in table.sessions, f"{asked.session_id} is known"
@@ -128,7 +128,7 @@ class FleetPolicy:
         return decisions
 
     def waiting(self, now: float) -> tuple[Queued, ...]:
-        """Everybody in line, in order. A position counts those of the same model: others use other
+        """All in line, in order. A position counts those of the same model: others use other
         replicas."""
         lines = self._table.lines.values()
         return tuple(
@@ -150,7 +150,7 @@ class FleetPolicy:
     # Moves
 
     def drain(self, replica_id: str, now: float, *, why: MoveReason = "drain") -> list[Decision]:
-        """Take nobody more, move everybody away, then stop. Who has nowhere to go stays on it until there is
+        """Take no more sessions, move all away, then stop. Who has nowhere to go stays on it until there is
         room."""
         home = self._homes.get(replica_id)
         if home is None:
@@ -161,7 +161,7 @@ class FleetPolicy:
         return self._table.assign_waiting(self._model_of(room.replica), now)
 
     def move(self, session_id: str, target: str, now: float) -> list[Decision]:
-        """Somebody wants it there; nothing where it cannot go."""
+        """An operator wants it there; nothing where it cannot go."""
         session = self._table.sessions.get(session_id)
         home = self._homes.get(target)
         if (
@@ -285,8 +285,8 @@ class FleetPolicy:
     # How many there are
 
     def deploy(self, pool: str, version: str, now: float) -> list[Decision]:
-        """From now on this version: replicas of others are replaced one by one, the emptiest first, nobody is
-        cut off."""
+        """From now on this version: replicas of others are replaced one by one, the emptiest first; no
+        session is cut off."""
         state = self.pools[pool]
         state.pool = replace(state.pool, version=version)
         for room in state.rooms.values():
@@ -350,6 +350,8 @@ class FleetPolicy:
     def _waiting_for(self, pool: str) -> int:
         """Sessions in line count for the first pool of their model that may still grow, or else for the
         first; those that are too large for every replica there is, for the pools that have none."""
+        # A session in line counts for one pool alone: else each pool of its model would start a replica for
+        # it.
         model = self.pools[pool].pool.model
         line = self._table.lines[model]
         home = self._table.rooms[model]
@@ -365,7 +367,7 @@ class FleetPolicy:
         return self.pools[replica.pool].pool.model
 
     def _why_never(self, asked: FleetRequest) -> str | None:
-        """None while a pool of its model has no replica: nobody knows yet."""
+        """None while a pool of its model has no replica: it is not known yet."""
         homes = self._table.rooms
         if asked.model not in homes:
             return f"no replica of this fleet runs {asked.model}; it has {', '.join(sorted(homes))}"

@@ -29,7 +29,7 @@ from millstream.serving.admission_types import Refused
 MOVE_AGAIN_S = 10.0
 """A session whose move failed is left alone for so long."""
 PATIENCE_S = 30.0
-"""One of weight 1 is overtaken by nobody; one of 0.5 by those of weight 1 who ask up to 30 s after it."""
+"""One of weight 1 is overtaken by none; one of 0.5 by those of weight 1 who ask up to 30 s after it."""
 
 
 class LinePlace(NamedTuple):

@@ -223,7 +223,7 @@ class ReplicaIndex:
         facts = self._known(sized)
         geometry = sized.request.geometry
         yields = sized.request.yields
-        # Beyond `end` it is too full for anybody of this kind; an empty one refuses nobody for being slow.
+        # Beyond `end` it is too full for any session of this kind; an empty one refuses none for being slow.
         end = max(
             bisect_left(self._order, (facts.most - facts.least + ROUNDING, "")),
             bisect_left(self._order, (ROUNDING, "")),

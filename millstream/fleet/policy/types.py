@@ -136,7 +136,7 @@ Decision = Place | Move | StartReplica | StopReplica | Refused
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolMetrics:
-    """One pool as it is, and since the start. Money and stream-hours are for whoever pays."""
+    """One pool as it is, and since the start. Money and stream-hours are for the operator."""
 
     ready: int
     starting: int

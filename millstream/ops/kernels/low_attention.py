@@ -2,7 +2,7 @@
 tiles of keys.
 
 Shapes as in `ops/low_attention.py`. Tiles come through descriptors made on the host, so no launch needs
-memory of its own and any of them can be recorded. Two products a tile, both in 8 bits; between them a softmax
+memory of its own and any of them can be recorded. Two matmuls a tile, both in 8 bits; between them a softmax
 that keeps up as it goes.
 """
 
@@ -25,14 +25,14 @@ STAGES = 3
 """Queries, warps and pipeline stages of a program: what measured fastest on an H200."""
 _ROUNDS_BITS = tl.constexpr(0x4B400000)
 """Bits of ROUNDS. A whole number below 2**22, as every score of heads up to 256 is, added to them gives the
-bits of the float that is their sum: a conversion at the price of an addition, which the product does as it
+bits of the float that is their sum: a conversion at the price of an addition, which the matmul does as it
 begins."""
 
 
 @triton.jit
 def _over_tile(
-    sums, top, total, asked, row_scale, k_tiles, vt_tiles, k_scales, v_scales, k_row, vt_row, column, tile, left,
-    TILE: tl.constexpr, LIFT: tl.constexpr, CUT: tl.constexpr,
+    sums, top, total, asked, row_scale, k_tiles, vt_tiles, k_scales, v_scales, k_row, vt_row, column, tile,
+    left, TILE: tl.constexpr, LIFT: tl.constexpr, CUT: tl.constexpr,
 ):  # fmt: skip
     """The state after one more tile of keys, the first `left` of them if it is CUT. `sums` are in units of
     the last tile's values, `top` is LIFT below the largest score so far, in powers of two as all scores
@@ -113,8 +113,8 @@ def launch_attend_packed(
     vt_tiles = TensorDescriptor.from_tensor(packed.vt_RNHW.view(batch * heads * width, room), [width, TILE])
     out = torch.empty(q_BLNH.numbers.shape, dtype=dtype, device=q_BLNH.numbers.device)
     _attend_packed[(triton.cdiv(queries, QUERIES), heads, batch)](
-        q_BLNH.numbers, q_BLNH.scales, k_tiles, vt_tiles, packed.k_scales_RNT, packed.v_scales_RNT, packed.v_mean_RNH, out,
-        queries, keys, room, math.log2(math.e) * width**-0.5,
-        N=heads, H=width, BLOCK=QUERIES, TILE=TILE, LIFT=LIFT, num_warps=WARPS, num_stages=STAGES,
+        q_BLNH.numbers, q_BLNH.scales, k_tiles, vt_tiles, packed.k_scales_RNT, packed.v_scales_RNT,
+        packed.v_mean_RNH, out, queries, keys, room, math.log2(math.e) * width**-0.5, N=heads, H=width,
+        BLOCK=QUERIES, TILE=TILE, LIFT=LIFT, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     return out

@@ -25,10 +25,10 @@ _TAPS = tl.constexpr(TAPS)
 
 @triton.jit
 def _merge_onto(
-    y, bias, residual, weight, kept, canvas, tail, pixels, ROWS, COLUMNS, CANVAS_ROWS, CANVAS_COLUMNS, before_tail,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr, PHASES: tl.constexpr, ADDS: tl.constexpr,
-    NORMS: tl.constexpr, KEEPS: tl.constexpr, PAINTS: tl.constexpr, LEAVES: tl.constexpr, AFTER: tl.constexpr,
-    PAD: tl.constexpr, ROOT: tl.constexpr,
+    y, bias, residual, weight, kept, canvas, tail, pixels, ROWS, COLUMNS, CANVAS_ROWS, CANVAS_COLUMNS,
+    before_tail, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr, PHASES: tl.constexpr,
+    ADDS: tl.constexpr, NORMS: tl.constexpr, KEEPS: tl.constexpr, PAINTS: tl.constexpr, LEAVES: tl.constexpr,
+    AFTER: tl.constexpr, PAD: tl.constexpr, ROOT: tl.constexpr,
 ):  # fmt: skip
     pixel = tl.program_id(0) * RUN + tl.arange(0, RUN)
     channel = tl.arange(0, BLOCK)
@@ -164,11 +164,11 @@ def launch_merge_onto(
     pixels = frames * rows * columns
     _merge_onto[(triton.cdiv(pixels, run),)](
         y, bias_C, y if residual_TYXC is None else residual_TYXC, bias_C if weight_C is None else weight_C,
-        y if kept is None else kept, y if canvas is None else canvas, y if tail is None else tail, pixels, rows, columns,
-        0 if canvas is None else canvas.shape[1], 0 if canvas is None else canvas.shape[2],
-        (frames - past) * rows * columns,
-        CHANNELS=channels, BLOCK=block, RUN=run, PHASES=phases, ADDS=residual_TYXC is not None, NORMS=weight_C is not None,
-        KEEPS=keep, PAINTS=canvas is not None, LEAVES=tail is not None, AFTER=past, PAD=pad, ROOT=channels**0.5, num_warps=4,
+        y if kept is None else kept, y if canvas is None else canvas, y if tail is None else tail, pixels,
+        rows, columns, 0 if canvas is None else canvas.shape[1], 0 if canvas is None else canvas.shape[2],
+        (frames - past) * rows * columns, CHANNELS=channels, BLOCK=block, RUN=run, PHASES=phases,
+        ADDS=residual_TYXC is not None, NORMS=weight_C is not None, KEEPS=keep, PAINTS=canvas is not None,
+        LEAVES=tail is not None, AFTER=past, PAD=pad, ROOT=channels**0.5, num_warps=4,
     )  # fmt: skip
     return kept
 

@@ -25,8 +25,8 @@ that large have no places after the point."""
     do_not_specialize=["places", "length", "pieces"]
 )  # a window that fills has many lengths, and one kernel
 def _pack_runs(
-    k, v, k_mean, v_mean, starts, k8, vt8, k_scales, v_scales, places, length, pieces, row_step, start_step, room,
-    N: tl.constexpr, H: tl.constexpr, TILE: tl.constexpr,
+    k, v, k_mean, v_mean, starts, k8, vt8, k_scales, v_scales, places, length, pieces, row_step, start_step,
+    room, N: tl.constexpr, H: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     run = tl.program_id(0) // pieces
     head = tl.program_id(1)
@@ -70,7 +70,7 @@ def launch_pack_runs(
     assert all(tensor.is_contiguous() for tensor in packed.tensors), "packed rows are walked in order"
     pieces = (length + TILE - 2) // TILE + 1
     _pack_runs[(len(starts_F) * pieces, heads, 2 * rows)](
-        k_RWNH, v_RWNH, packed.k_mean_RNH, packed.v_mean_RNH, starts_F, packed.k_RWNH, packed.vt_RNHW, packed.k_scales_RNT,
-        packed.v_scales_RNT, places, length, pieces, k_RWNH.stride(0), starts_F.stride(0), room,
-        N=heads, H=width, TILE=TILE, num_warps=8,
+        k_RWNH, v_RWNH, packed.k_mean_RNH, packed.v_mean_RNH, starts_F, packed.k_RWNH, packed.vt_RNHW,
+        packed.k_scales_RNT, packed.v_scales_RNT, places, length, pieces, k_RWNH.stride(0),
+        starts_F.stride(0), room, N=heads, H=width, TILE=TILE, num_warps=8,
     )  # fmt: skip

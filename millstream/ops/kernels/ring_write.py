@@ -83,7 +83,8 @@ def launch_turn_heads(
     )
     _turn_heads[(tokens, 3)](
         qkv_LX, weight_q_D, weight_k_D, phases.cos, phases.sin, out, tokens, eps,
-        WIDTH=width, PART=width // parts, HEAD=head, BLOCK=triton.next_power_of_2(width), num_warps=warps_for(width),
+        WIDTH=width, PART=width // parts, HEAD=head, BLOCK=triton.next_power_of_2(width),
+        num_warps=warps_for(width),
     )  # fmt: skip
     return out
 
@@ -120,8 +121,9 @@ def _refuse_gaps(k_WNH: Tensor, v_WNH: Tensor, width: int) -> None:
 
 @triton.jit
 def _write_ring(
-    qkv, weight_q, weight_k, cos, sin, index, q_out, q_scales, k_rings, v_rings, means, tokens, rows, apart, eps,
-    WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr, PACKS: tl.constexpr, GIVEN: tl.constexpr,
+    qkv, weight_q, weight_k, cos, sin, index, q_out, q_scales, k_rings, v_rings, means, tokens, rows, apart,
+    eps, WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr, PACKS: tl.constexpr,
+    GIVEN: tl.constexpr,
 ):  # fmt: skip
     """Rings lie `apart`; each is written at the same places."""
     row = tl.program_id(0).to(tl.int64)

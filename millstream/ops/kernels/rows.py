@@ -72,8 +72,8 @@ def _add_gated(
 @triton.jit
 def _add_norm(
     x, parts, gate, scale, shift, later, outs, scales, tokens, first, last, frame_stride, eps,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, GATED: tl.constexpr, MODULATED: tl.constexpr,
-    LATER: tl.constexpr, COPIES: tl.constexpr, FP8: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, GATED: tl.constexpr,
+    MODULATED: tl.constexpr, LATER: tl.constexpr, COPIES: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     frame = tl.minimum((row + first) // tokens, last) * frame_stride
@@ -114,7 +114,8 @@ def _norm_query(q, weight, out, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def _finish_attention(
     attended, lse, num_zeros, out, scales, tokens, rows,
-    WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, SUMS: tl.constexpr, FP8: tl.constexpr,
+    WIDTH: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, SUMS: tl.constexpr,
+    FP8: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
@@ -262,9 +263,10 @@ def launch_add_norm(
     numbers, scales = _numbers(outs, tokens, width, fp8=fp8)
     _add_norm[(tokens,)](
         x_LD, parts or (x_LD,), x_LD if gate_FD is None else gate_FD, scale, shift,
-        x_LD if later_D is None else later_D, numbers, scales, *_frames(tokens, frames.pop(), rows), strides.pop(), eps,
-        WIDTH=width, BLOCK=triton.next_power_of_2(width), PARTS=len(parts), GATED=gate_FD is not None,
-        MODULATED=modulated, LATER=later_D is not None, COPIES=len(outs), FP8=fp8, num_warps=warps_for(width),
+        x_LD if later_D is None else later_D, numbers, scales, *_frames(tokens, frames.pop(), rows),
+        strides.pop(), eps, WIDTH=width, BLOCK=triton.next_power_of_2(width), PARTS=len(parts),
+        GATED=gate_FD is not None, MODULATED=modulated, LATER=later_D is not None, COPIES=len(outs), FP8=fp8,
+        num_warps=warps_for(width),
     )  # fmt: skip
     return outs[0]
 
@@ -294,8 +296,9 @@ def launch_finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *,
         )
         assert lse is None or lse.is_contiguous(), "the log-sum-exp is read as [parts, batch, heads, tokens]"
         _finish_attention[(rows,)](
-            attended, attended if lse is None else lse, float(num_zeros), out[last:], scales[last:], tokens, rows,
-            WIDTH=width, HEAD=1 if lse is None else width // lse.shape[2], BLOCK=triton.next_power_of_2(width), PARTS=parts,
+            attended, attended if lse is None else lse, float(num_zeros), out[last:], scales[last:], tokens,
+            rows, WIDTH=width, HEAD=1 if lse is None else width // lse.shape[2],
+            BLOCK=triton.next_power_of_2(width), PARTS=parts,
             SUMS=lse is not None and (num_zeros > 0 or parts > 1), FP8=fp8, num_warps=warps_for(width),
         )  # fmt: skip
         last += rows
@@ -304,11 +307,12 @@ def launch_finish_attention(shares: Sequence[AttentionShare], num_zeros: int, *,
 
 def launch_join_heads(parts_PLX: Tensor, *, fp8: bool) -> Tensor | Rows8:
     parts, tokens, part = parts_PLX.shape
-    assert parts_PLX.is_contiguous(), "everybody's heads are walked by rows"
+    assert parts_PLX.is_contiguous(), "the heads of all ranks are walked by rows"
     out, scales = _room(parts_PLX, tokens, parts * part, fp8=fp8)
     _join_heads[(tokens,)](
         parts_PLX, out, scales, tokens,
-        WIDTH=parts * part, PART=part, BLOCK=triton.next_power_of_2(parts * part), FP8=fp8, num_warps=warps_for(parts * part),
+        WIDTH=parts * part, PART=part, BLOCK=triton.next_power_of_2(parts * part), FP8=fp8,
+        num_warps=warps_for(parts * part),
     )  # fmt: skip
     return _rows(out, scales, fp8=fp8)
 

@@ -4,7 +4,7 @@ Shares are of the dense bf16 peak with sums in float32, as `hardware.py` lists i
 an H200). The others are from published figures of single kernels, named in `source`. Published
 speeds of whole models are what `python -m benchmarks.published` compares plans with; none of those is used
 here, except for SageAttention 2 on Ada, whose rate is from the points marked `fit` there. Nothing was
-published for convolutions, so they keep Hopper's proportion to products.
+published for convolutions, so they keep Hopper's proportion to matmuls.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from millstream.core.errors import DeviceError
 
 _CONVOLUTIONS = ((96, 0.59), (192, 0.785), (384, 0.985))
-"""By channels, against a product."""
+"""By channels, against a matmul."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

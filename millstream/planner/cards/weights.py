@@ -1,5 +1,5 @@
 """Formats in which weights are kept in memory: as they are, or packed into fewer bits and unpacked before
-each product."""
+each matmul."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def check_weights(name: str) -> None:
 
 
 def weight_bytes(name: str, value_bytes: int) -> float:
-    """Return the bytes of one weight of a product."""
+    """Return the bytes of one weight of a matmul."""
     return BITS[name] / 8 if name in BITS else value_bytes
 
 
 def unpacking_bytes(name: str, value_bytes: int) -> float:
     """Bytes that a call moves besides, per weight: the packed one is read and the whole one written, for the
-    product to read."""
+    matmul to read."""
     return BITS[name] / 8 + value_bytes if name in BITS else 0.0

@@ -98,7 +98,8 @@ def _parameters(ask: ServingAsk) -> Explanation:
     return Explanation(
         name="parameters",
         formula="layers (q and o + k and v + MLPs + norms) + embedding and head",
-        filled=f"({d.layers} * {block} + {1 if d.tied else 2} * {d.vocabulary} * {d.width} + {d.width}) / 1e9",
+        filled=f"({d.layers} * {block} + {1 if d.tied else 2} * {d.vocabulary} * {d.width} + {d.width}) / "
+        "1e9",
         value=d.parameters / 1e9,
         unit="billion",
         why=f"{d.kv_heads} of {d.heads} heads have keys and values of their own{active}",

@@ -1,6 +1,6 @@
 """Training a decoder on several devices: what each holds, and how long a step takes at least.
 
-Devices in groups of `tp` share every product (and, by sequence parallelism, every activation); the groups
+Devices in groups of `tp` share every matmul (and, by sequence parallelism, every activation); the groups
 share state as ZeRO does. Kernels run at the rates that they reach and nothing is between them, so a step of a
 real program takes longer; gathering weights and summing gradients hide behind computing, sums between the
 devices of a group do not.
@@ -65,7 +65,7 @@ class DecoderWork:
 
 
 def decoder_flops(decoder: DecoderConfig, tokens: int, context: int) -> tuple[float, float]:
-    """Count the operations of a forward pass: those of products, and those of causal attention."""
+    """Count the operations of a forward pass: those of matmuls, and those of causal attention."""
     return (
         2.0 * decoder.multiplied_parameters * tokens,
         decoder.layers * attention_flops(tokens, context, decoder.width) / 2,
@@ -121,7 +121,7 @@ def step_ms(work: DecoderWork) -> float:
 def block_activations(decoder: DecoderConfig, tokens: int, recompute: Recompute) -> float:
     """Bytes that one block keeps for its way back, in bf16, attention fused: residuals and norms, queries and
     what attention answers, keys and values, the MLPs' hidden layers. `selective` makes norms and the gated
-    product again, `products` all but what attention answers."""
+    matmul again, `products` all but what attention answers."""
     cached = 2 * decoder.kv_heads * decoder.head_width
     hidden = decoder.active * decoder.ffn
     gated = decoder.gated

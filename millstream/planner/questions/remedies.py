@@ -72,7 +72,7 @@ def _fp8(ask: PlanAsk, only: Topology | None) -> Remedy | None:
     )
     if not able or (only is not None and not only.is_local):
         return None
-    return _first(iter([("products in 8 bits (--precision fp8)", _with(ask, precision="fp8"))]), only)
+    return _first(iter([("matmuls in 8 bits (--precision fp8)", _with(ask, precision="fp8"))]), only)
 
 
 def _tiny(ask: PlanAsk, only: Topology | None) -> Remedy | None:

@@ -128,7 +128,7 @@ def _learning_parts(ask: TuneAsk) -> dict[str, float]:
     }
     if ask.has_average:
         found["average"] = found["actor"]
-    if ask.has_critic:  # two convolutions of 64 channels, and four small products
+    if ask.has_critic:  # two convolutions of 64 channels, and four small matmuls
         seen = 2 * ask.stream.frames_per_chunk * ask.spec.dit.channels
         found["critic"] = 16.0 * (9 * 64 * (seen + 64) + 64 * (text + 2 * 64 + 3))
     return found

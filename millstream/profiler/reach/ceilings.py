@@ -6,7 +6,7 @@ from millstream.planner.hardware import Rates
 
 
 def peak(rates: Rates, family: str, *, eight_bit: bool = False) -> float:
-    """Return the peak in TFLOP/s. Walks over values are held against products, which they never come near,
+    """Return the peak in TFLOP/s. Walks over values are held against matmuls, which they never come near,
     and convolutions of any width against the widest: a kernel may be better at narrow ones than the library's
     that were measured."""
     quicker = rates.fp8_tflops / rates.matmul_tflops if eight_bit and rates.fp8_tflops is not None else 1.0

@@ -2,7 +2,7 @@
 launched by no operator.
 
 A phase's kernels are those that run inside its notes on the device, on the same stream. What it must compute
-is the planner's count, of the plain network: walks between products are not in it, and a path that knows a
+is the planner's count, of the plain network: walks between matmuls are not in it, and a path that knows a
 shorter way, as the fast decoder does where it doubles pictures, reaches a little more by it than its kernels
 did.
 """

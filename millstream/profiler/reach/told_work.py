@@ -35,7 +35,7 @@ def phase_parts(about: Mapping[str, Any]) -> dict[str, tuple[Part, ...]]:
             low_attention="low_attention" in fast,
         )
     except (MillstreamError, KeyError, ValueError, TypeError, OverflowError):
-        return {}  # anybody can write a trace: what is not understood is not counted
+        return {}  # a trace may come from any program: what is not understood is not counted
 
 
 def _stream(spec: ModelSpec, about: Mapping[str, Any]) -> StreamConfig:

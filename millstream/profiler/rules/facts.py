@@ -82,7 +82,7 @@ class TalkFacts:
     sent: float
     """Share that exchanges would take without waiting."""
     decoding: float
-    """Share of decoding latents to pictures."""
+    """Share of decoding latents to frames."""
     working: float
     """Share of decoding with the device busy."""
     stands: float

@@ -28,13 +28,18 @@ def reasons_for_distrust(rank: RankFacts) -> Iterator[str]:
         yield f"{under}: the device's work is not in the trace"
     if record.launches >= (FEW_LAUNCHES if rank.has_device else 1) and record.launches_lost > LOST:
         why = "graphs were being captured" if record.captures else "events were lost"
-        yield f"{100 * record.launches_lost:.0f}% of {record.launches} launches have nothing on the device: {why}"
+        yield (
+            f"{100 * record.launches_lost:.0f}% of {record.launches} launches "
+            f"have nothing on the device: {why}"
+        )
     if record.calls_device and not rank.has_device and not rank.kernels and not rank.talk.total:
         yield "a device is called, and neither its work nor any operator is in the trace"
     if record.broken > BROKEN * (record.events + record.broken):
         yield f"{record.broken} of {record.events + record.broken} events have no time or a negative length"
     if record.doubled > OVERLAP:
-        yield f"kernels of one stream overlap for {100 * record.doubled:.0f}% of their time: its clock is wrong"
+        yield (
+            f"kernels of one stream overlap for {100 * record.doubled:.0f}% of their time: its clock is wrong"
+        )
     if record.early > EARLY:
         yield (
             f"{100 * record.early:.0f}% of kernels start before they are launched: the clocks of host and "
@@ -78,7 +83,9 @@ def _unusual(rank: RankFacts) -> Iterator[str]:
             "waiting may be mistaken"
         )
     if not rank.has_device and record.calls_device:
-        yield "a device is called, and nothing of it is in the trace: operators of the host stand for its work"
+        yield (
+            "a device is called, and nothing of it is in the trace: operators of the host stand for its work"
+        )
     if rank.shares["warm-up"] > DOUBTFUL:
         first = f"{100 * rank.shares['warm-up']:.0f}% of the wall is first calls"
         yield f"{first}, which make the context or load kernels: capture later"

@@ -142,14 +142,14 @@ def painting_of(
         case SelfForcingOptions():
             return StreamPainting(painter(), student, text_of, setting, options)
         case _:
-            raise AssertionError(f"nobody paints for {type(options)}")
+            raise AssertionError(f"no painting for {type(options)}")
 
 
 def _views(setting: DistilSetting, options: MatchingOptions) -> list[StreamView]:
     """As the student's ranks have them."""
     if isinstance(options, DMDOptions):
         return clip_views(setting, options)
-    assert isinstance(options, SelfForcingOptions), f"nobody judges for {type(options)}"
+    assert isinstance(options, SelfForcingOptions), f"no judges for {type(options)}"
     return StreamViews(setting.config, setting.latent_size, setting.device, options).all()
 
 

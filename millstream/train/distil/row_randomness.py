@@ -1,5 +1,5 @@
 """The randomness of a turn. What a row draws depends on the seed, the turn, the step and the row's number, so
-it is the same whoever computes it; noise is a session's, so a rollout is the stream that a session of that
+it is the same on any rank; noise is a session's, so a rollout is the stream that a session of that
 seed would be.
 
 Shapes: B rows, K chunks, F frames.

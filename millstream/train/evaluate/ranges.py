@@ -1,4 +1,4 @@
-"""Ranges of the inputs of a Brook's layers over streams of captions, as its products in 8 bits need them.
+"""Ranges of the inputs of a Brook's layers over streams of captions, as its matmuls in 8 bits need them.
 
 Knows no files. A range is the least and the greatest value that was seen.
 """

@@ -158,7 +158,8 @@ def read_card(folder: Path) -> DatasetCard:
         version = msgspec.json.decode(written, type=CardVersion).version
         if version != VERSION:
             raise ConfigError(
-                f"{folder} is a dataset of version {version}, this reads {VERSION}; {AGAIN} with another --out"
+                f"{folder} is a dataset of version {version}, this reads {VERSION}; {AGAIN} with another "
+                "--out"
             )
         return msgspec.json.decode(written, type=DatasetCard)
     except FileNotFoundError:
@@ -212,7 +213,8 @@ class ClipSet:
         """Latent size of all clips; raises ConfigError if they have several."""
         if len(self.buckets) > 1:
             raise ConfigError(
-                f"clips of one size are needed and these are {named(self.buckets)}; prepare them with one "
+                f"clips of one size are needed and these are {size_names(self.buckets)}; prepare them with "
+                "one "
                 "--sizes"
             )
         return self.latent_sizes[0]
@@ -243,5 +245,5 @@ def size_name(size: tuple[int, int]) -> str:
     return f"{size[0]}x{size[1]}"
 
 
-def named(sizes: Iterable[tuple[int, int]]) -> str:
+def size_names(sizes: Iterable[tuple[int, int]]) -> str:
     return ", ".join(map(size_name, sizes))

@@ -153,7 +153,8 @@ class MethodRecipe(TrainRecipe, frozen=True, kw_only=True, forbid_unknown_fields
             plan.check(find_model(self.model_of(role)).dit if role == "teacher" else dit, self.batch)
             if plan.pp > 1:
                 raise ConfigError(
-                    f"method = {self.method!r} goes with pp = 1: its models are called in turns; take fsdp or tp"
+                    f"method = {self.method!r} goes with pp = 1: its models are called in turns; take fsdp "
+                    "or tp"
                 )
         self._check_teacher(dit)
         self._check_placement()
@@ -217,11 +218,13 @@ class MethodRecipe(TrainRecipe, frozen=True, kw_only=True, forbid_unknown_fields
         """Rows stay where they are among roles that share ranks."""
         if self.placement == "apart" and "critic" not in self.roles:
             raise ConfigError(
-                f'placement = "apart" is for roles that judge, of dmd and self-forcing, not of {self.method!r}'
+                'placement = "apart" is for roles that judge, of dmd and self-forcing, not of '
+                f"{self.method!r}"
             )
         if self.placement == "apart" and self.plan_of("teacher") != self.plan_of("critic"):
             raise ConfigError(
-                "apart, teacher and critic share their ranks and their plan; make the tables' parallel the same"
+                "apart, teacher and critic share their ranks and their plan; make the tables' parallel the "
+                "same"
             )
         plans = {
             role: self.plan_of(role)
@@ -241,7 +244,8 @@ class MethodRecipe(TrainRecipe, frozen=True, kw_only=True, forbid_unknown_fields
         plan = self.plan
         if options.consistency == "continuous" and plan.tp * plan.cp > 1:
             raise ConfigError(
-                f'consistency = "continuous" takes derivatives within a rank: tp = 1 and cp = 1, got {plan.tp} and {plan.cp}'
+                'consistency = "continuous" takes derivatives within a rank: tp = 1 and cp = 1, got '
+                f"{plan.tp} and {plan.cp}"
             )
 
 

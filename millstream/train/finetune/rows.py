@@ -78,7 +78,9 @@ class ClipRows:
             text_SE = self._clips.no_prompt_SE
         latents = at_levels(clean, noise, level_BF)
         target = noise - clean
-        if self._noising.forcing == "teacher":  # clean chunks come first, but for the last, which nobody sees
+        if (
+            self._noising.forcing == "teacher"
+        ):  # clean chunks come first, but for the last, which no later chunk sees
             past = clean[:, : -self._noising.frames_per_chunk]
             latents = torch.cat([past, latents], dim=1)
             level_BF = torch.cat([torch.zeros(past.shape[:2]), level_BF], dim=1)

@@ -29,7 +29,7 @@ from millstream.train.distil.make import make_distillation, setting_of
 from millstream.train.distil.remote_judges import place_roles
 from millstream.train.distil.training_rows import ClipBatch, Distillation, RoleStates, clip_batch
 from millstream.train.finetune import stragglers
-from millstream.train.finetune.dataset import ClipSet, DatasetCard, named
+from millstream.train.finetune.dataset import ClipSet, DatasetCard, size_names
 from millstream.train.finetune.geometries import SizedSequence
 from millstream.train.finetune.guard import SpikeGuard
 from millstream.train.finetune.loader import RowLoader
@@ -188,7 +188,7 @@ class TuningRun(TrainingRun[TuningReport]):
         self._look_for_stragglers(step + 1)
         return step + 1
 
-    def said(self, step: int) -> tuple[TuningReport, dict[str, Any]] | None:
+    def report(self, step: int) -> tuple[TuningReport, dict[str, Any]] | None:
         log_every = min(LOG_EVERY, max(1, self.steps // POINTS))
         is_whole = all(each.taken for each in self._learnt.values())
         if not self.is_first or (step % log_every and step not in (1, self.steps) and is_whole):
@@ -229,7 +229,7 @@ class TuningRun(TrainingRun[TuningReport]):
 
     def _load(self, role: Role, dtype: torch.dtype | None = None) -> CausalDiT:
         """Load a role's model. Weights that learn are in float32, unless those are in host memory; those that
-        do not, in the dtype of products. Blocks' weights are read when they are shared out."""
+        do not, in the dtype of matmuls. Blocks' weights are read when they are shared out."""
         learns = role != "teacher"
         spec = find_model(self.recipe.model_of(role))
         kept_in = self.recipe.learns_in if learns and self.recipe.lora is None else self.recipe.precision
@@ -379,7 +379,7 @@ def _first_size(recipe: TuningRecipe, clips: ClipSet) -> tuple[int, int]:
     if recipe.plan.pp > 1 and len(clips.buckets) > 1:
         raise ConfigError(
             f"pp > 1 takes clips of one size, on which its ranks agree once; {recipe.data} has "
-            f"{named(clips.buckets)}: "
+            f"{size_names(clips.buckets)}: "
             "prepare it with one of them as --sizes, or take dp, cp or tp instead"
         )
     return clips.latent_sizes[0] if recipe.method == "flow" else clips.latent_size

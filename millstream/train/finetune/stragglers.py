@@ -26,7 +26,7 @@ class Stragglers:
         self._looks = {rank: self._looks.get(rank, 0) + 1 for rank in late}
         self.slow = {rank: seconds[rank] / usual for rank, looks in self._looks.items() if looks >= IN_A_ROW}
 
-    def said(self) -> str:
+    def message(self) -> str:
         """Return one line about the stragglers."""
         named = ", ".join(f"rank {rank} ({times:.1f} times)" for rank, times in sorted(self.slow.items()))
         return (

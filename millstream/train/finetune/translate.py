@@ -156,7 +156,7 @@ def _scheduler(found: Translation, value: Mapping[str, Any]) -> None:
 
 
 def _precision(name: str) -> Callable[[Translation, Mapping[str, Any]], None]:
-    def said(found: Translation, value: Mapping[str, Any]) -> None:
+    def translate_precision(found: Translation, value: Mapping[str, Any]) -> None:
         if value.get("enabled") is not True:
             return
         found.recipe["precision"] = name
@@ -164,7 +164,7 @@ def _precision(name: str) -> Callable[[Translation, Mapping[str, Any]], None]:
             found.lacks(f"{name} loss_scale", "the scale follows overflows, it cannot be fixed")
         found.lacks_rest(name, value, ("enabled", "loss_scale"))
 
-    return said
+    return translate_precision
 
 
 def _zero(found: Translation, value: Mapping[str, Any]) -> None:

@@ -57,7 +57,7 @@ class FlowMethod:
         precision: Precision | None = None,
         share: BatchShare = ALONE,
     ) -> None:
-        """Products are made in the precision, or in what the device is quick at."""
+        """Matmuls are made in the precision, or in what the device is quick at."""
         self.turns = (LossTurn("student", pair, self._losses),)
         self._pair = pair
         self._pool = pool

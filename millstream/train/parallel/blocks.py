@@ -5,7 +5,7 @@ Tensor parallel gives each rank some heads and hidden units. What comes into a b
 by every rank for its own, so on the way back its gradients are summed; everything outside is done by all
 ranks alike. Of a LoRA in such a part one factor is split as its layer is and the other whole: each rank uses
 it for its own, so its gradients are summed too. Context parallel gives each rank some tokens of every frame,
-so that early and late chunks, which see little and much, cost everybody the same. A rank's gradients are then
+so that early and late chunks, which see little and much, cost all ranks the same. A rank's gradients are then
 those of its own tokens, and sum up over the group.
 """
 

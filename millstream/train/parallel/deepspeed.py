@@ -36,7 +36,8 @@ class DeepSpeedLearner(ModuleLearner):
         """`batch` rows of all ranks together."""
         if not dist.is_initialized():
             raise ConfigError(
-                "DeepSpeed needs ranks, even one: start it with torchrun --nproc-per-node 1 -m millstream train"
+                "DeepSpeed needs ranks, even one: start it with torchrun --nproc-per-node 1 -m millstream "
+                "train"
             )
         bring(task.dit.parameters())
         device = next(task.dit.parameters()).device
@@ -190,7 +191,8 @@ def _settled(
     for name, value in decided.items():
         if config.get(name, AUTO) not in (AUTO, value):
             raise ConfigError(
-                f"{name} is {config[name]} in DeepSpeed's configuration and {value} by the recipe; make it auto"
+                f"{name} is {config[name]} in DeepSpeed's configuration and {value} by the recipe; make it "
+                "auto"
             )
     rest = {name: value for name, value in config.items() if value != AUTO}
     ours = {

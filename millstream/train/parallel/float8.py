@@ -1,4 +1,4 @@
-"""A DiT whose blocks make their products in 8-bit floats: everything around them stays as it is in
+"""A DiT whose blocks make their matmuls in 8-bit floats: everything around them stays as it is in
 bfloat16."""
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def shard_fully(
     offloads: bool = False,
 ) -> None:
     """In place. `reshards` lets go of a block's weights between its forward and backward pass; `compute` is
-    what products are made in, over float32 weights; `offloads` keeps weights, gradients and optimiser in host
+    what matmuls are made in, over float32 weights; `offloads` keeps weights, gradients and optimiser in host
     memory."""
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32 if compute else None)
     offload = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if offloads else OffloadPolicy()

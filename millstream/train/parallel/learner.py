@@ -75,7 +75,7 @@ class Learner(ABC):
         scale = self._scale
         squares = self._grad_norm_squared() / scale**2
         fits = self.loss_scale is None or self.loss_scale.may_step(squares)
-        taken = fits and may_step(float(squares.sqrt()))  # an overflow of float16 is nobody else's concern
+        taken = fits and may_step(float(squares.sqrt()))  # an overflow is the loss scale's matter
         if taken:
             self._scale_gradients(self.options.clip_factor(squares) / scale)
             self._step()

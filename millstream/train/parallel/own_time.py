@@ -2,7 +2,7 @@
 
 Ranks of a step end together, so a step's time says nothing about one of them. The time of a block's forward
 pass is measured, which begins when its weights are there; where ranks communicate inside a block, that of the
-product with the most numbers in it. On a GPU it is measured by events, without waiting for them.
+matmul with the most numbers in it. On a GPU it is measured by events, without waiting for them.
 """
 
 from __future__ import annotations

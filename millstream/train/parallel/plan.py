@@ -62,7 +62,8 @@ class ParallelPlan:
                 raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
         if self.data != "hsdp" and self.shards:
             raise ConfigError(
-                f"shards is for data = hsdp, got {self.data!r} and shards = {self.shards}; leave one of them out"
+                f"shards is for data = hsdp, got {self.data!r} and shards = {self.shards}; leave one of them "
+                "out"
             )
         if self.data == "hsdp" and (self.shards < 1 or self.dp % self.shards):
             fits = ", ".join(str(n) for n in range(1, self.dp + 1) if self.dp % n == 0)

@@ -1,4 +1,4 @@
-"""Products in fewer bits over float32 weights, and what float16 needs so that small gradients do not vanish.
+"""Matmuls in fewer bits over float32 weights, and what float16 needs so that small gradients do not vanish.
 
 bfloat16 has float32's range and needs nothing. The smallest number of float16 is 6e-8: losses are scaled up
 before the backward pass and gradients down after it. The scale doubles after many steps without overflow; a
@@ -7,7 +7,7 @@ step in which one happens, anywhere, is skipped on every rank, and the scale is 
 What needs the range or the digits of float32 has them, whatever the precision:
 
     weights that learn, gradients, moments, averages  float32 throughout (changed by `masters` and `offload`)
-    the sum that goes from block to block             modulation is float32; its products become float32 too
+    the sum that goes from block to block             modulation is float32; its matmuls become float32 too
     layer norms and root-mean-square norms            reduced in float32 by their kernels
     softmax                                           in float32 inside the attention kernels
     noise levels' features, rotary phases             made in float64; keys and queries are turned in float32
@@ -24,13 +24,13 @@ import torch
 from torch import Tensor
 
 Precision = Literal["fp32", "bf16", "fp16", "fp8"]
-"""Precision of products. With `fp8` products inside blocks are made in 8-bit floats (`float8.py`) and
+"""Precision of matmuls. With `fp8` matmuls inside blocks are made in 8-bit floats (`float8.py`) and
 everything else as with `bf16`."""
 IN_BFLOAT16: tuple[Precision, ...] = ("bf16", "fp8")
 
 
 def in_precision(precision: Precision, device: torch.device) -> torch.autocast:
-    """Return a context in which products are made in this precision."""
+    """Return a context in which matmuls are made in this precision."""
     dtype = torch.float16 if precision == "fp16" else torch.bfloat16
     return torch.autocast(device.type, dtype=dtype, enabled=precision != "fp32")
 

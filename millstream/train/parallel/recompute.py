@@ -3,7 +3,7 @@ what it computes again, and whether it is compiled.
 
 `none` keeps everything. `full` keeps a block's input and makes the rest again, which costs another forward
 pass. `products` keeps besides what self-attention gave, which is most of that pass's time and as large as the
-input. `selective` keeps what all products and attention gave, which is dear to make and a small part of what
+input. `selective` keeps what all matmuls and attention gave, which is dear to make and a small part of what
 is kept, and makes norms, activations and modulations again, which is cheap.
 
 A compiled block is one graph, the same for all blocks of a model, so that one of them is compiled. What is

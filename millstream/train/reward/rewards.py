@@ -162,7 +162,8 @@ class RewardSet:
             self.in_a_row = 0 if is_known else self.in_a_row + 1
             if self.in_a_row >= self.patience:
                 raise RewardFailed(
-                    f"{self.in_a_row} clips in a row had no reward: {said[-1]}; mend it, the run goes on after"
+                    f"{self.in_a_row} clips in a row had no reward: {said[-1]}; mend it, the run goes on "
+                    "after"
                 )
 
 
@@ -210,7 +211,7 @@ def within(seconds: float, call: Callable[[], Any]) -> Any:
     def run() -> None:
         try:
             result.append((call(), None))
-        except Exception as error:  # handed to whoever waits
+        except Exception as error:  # handed to the caller that waits
             result.append((None, error))
 
     thread = threading.Thread(target=run, daemon=True)

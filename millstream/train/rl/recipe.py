@@ -117,8 +117,9 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
     def check_numbers(self) -> None:
         super().check_numbers()
         positive = (
-            "prompts_per_step", "tried", "chunks", "epochs", "minibatches", "rows_at_once", "ppo_clip", "critic_lr",
-            "critic_epochs", "temperature", "evaluate_every", "evaluate_prompts", "reward_patience", "part_patience",
+            "prompts_per_step", "tried", "chunks", "epochs", "minibatches", "rows_at_once", "ppo_clip",
+            "critic_lr", "critic_epochs", "temperature", "evaluate_every", "evaluate_prompts",
+            "reward_patience", "part_patience",
         )  # fmt: skip
         check_above_0(self, positive)
 
@@ -162,7 +163,8 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
         stream = self.stream(spec)
         if stream.sink or stream.context_noise or stream.kv_bias != 1 or stream.anchor != "off":
             raise ConfigError(
-                f"{spec.name} streams with a sink, context noise, a bias or an anchor, which are not tuned yet"
+                f"{spec.name} streams with a sink, context noise, a bias or an anchor, which are not tuned "
+                "yet"
             )
         if not self.prompts and not isinstance(spec.vae, BrookVAEConfig):
             raise ConfigError(
@@ -196,7 +198,8 @@ class PolicyRecipe(LearnerOptions, frozen=True, kw_only=True, forbid_unknown_fie
             if path is not None and _digest(folder / path) == judge_digest:
                 assert judge is not None
                 raise ConfigError(
-                    f"{judge.name} rewards and judges; train another that is held back: millstream train judge"
+                    f"{judge.name} rewards and judges; train another that is held back: millstream train "
+                    "judge"
                 )
 
 

@@ -171,7 +171,7 @@ class PolicyRun(TrainingRun[PolicyReport]):
         try:
             return self.run(report, stop)
         finally:
-            if self._ahead:  # nobody will learn from it
+            if self._ahead:  # it will not be learnt from
                 self.batches.collect()
                 self._ahead = False
 
@@ -186,7 +186,7 @@ class PolicyRun(TrainingRun[PolicyReport]):
             self._report = self._step(step)
         return step + 1
 
-    def said(self, step: int) -> tuple[PolicyReport, dict[str, Any]]:
+    def report(self, step: int) -> tuple[PolicyReport, dict[str, Any]]:
         return self._report, {"step": step, **_plain(self._report.numbers), "phases": self._report.phases}
 
     def evaluate(self, step: int) -> None:

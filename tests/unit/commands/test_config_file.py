@@ -124,7 +124,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
     ("[doors]\nport = 1", "line 1, doors: no such table; options stand above all tables"),
     ("port = 0\ndata = ''", "line 2, data: it is empty, and names a file or folder"),
     ("tls-key = ''", "line 1, tls-key: it is empty, and names a file or folder"),
-    (f"[keys.a]\nkey = '{SECRET}'\nread-only = true", "line 1, keys: all are read-only, so nobody could open "
+    (f"[keys.a]\nkey = '{SECRET}'\nread-only = true", "line 1, keys: all are read-only, so no client could open "
                                                       "a session; "
      "add one that is not"),
     ("[keys.a]\nkey = 12345678", "line 2, keys.a.key: expected `str`, got `int`"),

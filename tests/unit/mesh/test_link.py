@@ -105,5 +105,5 @@ def test_a_mesh_that_is_lost_fails_all_who_wait_and_leaves_no_thread(slow: type[
 
 def test_a_link_that_is_told_to_leave_says_goodbye_and_is_gone() -> None:
     with echo_mesh() as mesh:
-        assert mesh.link.leave(PATIENCE_S)
+        assert mesh.link.send_shutdown(PATIENCE_S)
         assert str(mesh.link.lost) == "the mesh was closed"

@@ -34,12 +34,12 @@ def test_a_front_that_still_starts_is_waited_for_and_one_that_falls_silent_is_le
     left = threading.Event()
     reasons = list[str]()
 
-    def leave(rank: int, reason: str) -> None:
+    def give_up(rank: int, reason: str) -> None:
         reasons.append(reason)
         watchdog.stop()
         left.set()
 
-    watchdog = Watchdog(rendezvous, 1, LIMITS, CollectiveRecord(), leave=leave)  # type: ignore[arg-type]
+    watchdog = Watchdog(rendezvous, 1, LIMITS, CollectiveRecord(), give_up=give_up)  # type: ignore[arg-type]
     watchdog.start()
     time.sleep(5 * LIMITS.window_s)
     assert reasons == []

@@ -24,7 +24,7 @@ GROUP = RankGroup("stage0", "mesh", (1, 2), 1, None)
 def digest_of(calls: list[Call]) -> int:
     record = CollectiveRecord()
     for kind, what, shape in calls:
-        record.began(kind, what, GROUP, shape)
+        record.begin(kind, what, GROUP, shape)
     return record.digests["stage0"]
 
 
@@ -47,9 +47,9 @@ def test_a_call_that_is_made_again_and_again_is_spelled_once() -> None:
 
 def test_a_call_that_failed_is_not_done() -> None:
     record = CollectiveRecord()
-    with record.began("sum", "mlp", GROUP, (2, 3)):
+    with record.begin("sum", "mlp", GROUP, (2, 3)):
         pass
-    with pytest.raises(ConnectionError), record.began("sum", "mlp", GROUP, (2, 3)):
+    with pytest.raises(ConnectionError), record.begin("sum", "mlp", GROUP, (2, 3)):
         raise ConnectionError
     assert [called.done for called in record.last] == [True, False]
 

@@ -14,7 +14,7 @@ from millstream.core.errors import ConfigError
 from millstream.serving.admission import Admission
 from millstream.serving.admission_types import AdmissionConfig, Admitted, Queued, Refused, Request
 from millstream.serving.chunk_times import Geometry
-from millstream.serving.promise import Claim, keep_time, longest_blocker, pressures, utilisation
+from millstream.serving.promise import DeviceClaim, keep_time, longest_blocker, pressures, utilisation
 from millstream.serving.scheduler import Scheduler
 from millstream.serving.turns import Terms
 from millstream.session.pacing import Pace
@@ -312,14 +312,14 @@ def test_a_configuration_that_cannot_work_is_refused(wrong: dict[str, float]) ->
 
 
 def test_with_a_lead_of_two_chunks_a_share_is_plain_utilisation() -> None:
-    claims = [Claim(seconds=0.1, pace=PACE), Claim(seconds=0.3, pace=PACE)]
+    claims = [DeviceClaim(seconds=0.1, pace=PACE), DeviceClaim(seconds=0.3, pace=PACE)]
     assert utilisation(claims) == pytest.approx(0.4 / 0.75)
     assert keep_time(claims)
 
 
 def test_a_device_that_is_half_idle_may_still_be_late() -> None:
-    quick = Claim(seconds=0.1, pace=PACE)
-    long = Claim(seconds=1.0, pace=Pace(fps=3, chunk_frames=12))
+    quick = DeviceClaim(seconds=0.1, pace=PACE)
+    long = DeviceClaim(seconds=1.0, pace=Pace(fps=3, chunk_frames=12))
     assert utilisation([quick, long]) < 0.5
     assert not keep_time([quick, long])
 
@@ -441,7 +441,7 @@ def test_pressures_are_what_the_promise_says_at_every_window(
     asked: list[tuple[float, float, float | None]],
 ) -> None:
     claims = [
-        Claim(seconds=seconds, pace=Pace(fps=fps, chunk_frames=12, lead_s=lead))
+        DeviceClaim(seconds=seconds, pace=Pace(fps=fps, chunk_frames=12, lead_s=lead))
         for seconds, fps, lead in asked
     ]
     for claim, found in zip(claims, pressures(claims), strict=True):

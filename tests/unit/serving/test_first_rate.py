@@ -30,7 +30,7 @@ def warmed(chunk_s: float, margin: float = SHARED_CORES) -> Iterator[SessionStat
         admission = states.table.admission
         admission.config = replace(admission.config, margin=margin)
         states.engine.chunk_s = chunk_s
-        states.service._trials.warm_up([states.config(64, 16.0)])
+        states.service._probe.warm_up([states.config(64, 16.0)])
         yield states
     finally:
         states.teardown()

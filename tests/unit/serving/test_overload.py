@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.serving.overload import Demand, playing_rates
+from millstream.serving.overload import PlayingLoad, playing_rates
 
 demands = st.dictionaries(
     st.integers(0, 20),
     st.builds(
-        lambda load, weight: Demand(load=load, weight=weight), st.floats(0.0, 3.0), st.floats(0.01, 100.0)
+        lambda load, weight: PlayingLoad(load=load, weight=weight),
+        st.floats(0.0, 3.0),
+        st.floats(0.01, 100.0),
     ),
     min_size=1,
     max_size=12,
@@ -19,23 +21,23 @@ demands = st.dictionaries(
 
 
 def test_equal_sessions_lose_alike() -> None:
-    rates = playing_rates({name: Demand(load=0.5, weight=1.0) for name in "abcdef"})
+    rates = playing_rates({name: PlayingLoad(load=0.5, weight=1.0) for name in "abcdef"})
     assert rates == pytest.approx(dict.fromkeys("abcdef", 1 / 3))
 
 
 def test_a_heavy_session_reaches_real_time_and_leaves_the_rest() -> None:
     rates = playing_rates(
         {
-            "heavy": Demand(load=0.4, weight=10.0),
-            "a": Demand(load=0.6, weight=1.0),
-            "b": Demand(load=0.6, weight=1.0),
+            "heavy": PlayingLoad(load=0.4, weight=10.0),
+            "a": PlayingLoad(load=0.6, weight=1.0),
+            "b": PlayingLoad(load=0.6, weight=1.0),
         }
     )
     assert rates == pytest.approx({"heavy": 1.0, "a": 0.5, "b": 0.5})
 
 
 @given(demands)
-def test_rates_fit_the_device_and_waste_nothing(asked: dict[int, Demand]) -> None:
+def test_rates_fit_the_device_and_waste_nothing(asked: dict[int, PlayingLoad]) -> None:
     rates = playing_rates(asked)
     used = sum(asked[name].load * rate for name, rate in rates.items())
     assert all(0 < rate <= 1 for rate in rates.values())
@@ -44,7 +46,7 @@ def test_rates_fit_the_device_and_waste_nothing(asked: dict[int, Demand]) -> Non
 
 @given(demands)
 def test_whoever_is_below_real_time_gets_the_same_per_weight_and_nobody_gets_more(
-    asked: dict[int, Demand],
+    asked: dict[int, PlayingLoad],
 ) -> None:
     rates = playing_rates(asked)
     levels = [rates[name] / demand.weight for name, demand in asked.items() if rates[name] < 1]

@@ -14,8 +14,15 @@ from hypothesis import strategies as st
 from millstream.core.config import MIN_FPS, StreamConfig
 from millstream.core.errors import ConfigError, Overloaded
 from millstream.serving.notices import Live, Rated
-from millstream.serving.promise import Claim, keep_time, utilisation
-from millstream.serving.rates import AUTO_LEAST_FPS, RISE_AFTER_S, Bid, RateWish, kept_rates, next_rate
+from millstream.serving.promise import DeviceClaim, keep_time, utilisation
+from millstream.serving.rates import (
+    AUTO_LEAST_FPS,
+    RISE_AFTER_S,
+    RateRequest,
+    RateWish,
+    kept_rates,
+    next_rate,
+)
 from millstream.session.chunk import Chunk
 from millstream.session.pacing import Pace, RateKind
 from tests.unit.session_states import SessionStates
@@ -23,12 +30,12 @@ from tests.unit.session_states import SessionStates
 SHARE = 0.98
 
 
-def promises(claims: Sequence[Claim], yielding: Sequence[Claim] = ()) -> bool:
+def promises(claims: Sequence[DeviceClaim], yielding: Sequence[DeviceClaim] = ()) -> bool:
     return utilisation([*claims, *yielding]) <= SHARE and keep_time(claims)
 
 
-def bid(seconds: float, fps: float, kind: RateKind) -> Bid:
-    return Bid(seconds=seconds, pace=Pace(fps=fps, chunk_frames=12), wish=RateWish.of(kind, fps))
+def bid(seconds: float, fps: float, kind: RateKind) -> RateRequest:
+    return RateRequest(seconds=seconds, pace=Pace(fps=fps, chunk_frames=12), wish=RateWish.of(kind, fps))
 
 
 bids = st.builds(
@@ -40,7 +47,7 @@ bids = st.builds(
 
 
 @given(st.lists(bids, min_size=1, max_size=6))
-def test_rates_are_kept_where_they_can_be_and_never_above_what_was_asked(wanted: list[Bid]) -> None:
+def test_rates_are_kept_where_they_can_be_and_never_above_what_was_asked(wanted: list[RateRequest]) -> None:
     rates = kept_rates(wanted, promises)
     for each, fps in zip(wanted, rates, strict=True):
         assert MIN_FPS <= fps <= each.wish.most
@@ -65,7 +72,9 @@ def test_those_who_let_the_server_choose_make_room_and_those_who_asked_do_not() 
 def test_one_that_came_back_after_a_death_has_what_is_left_and_then_its_own_rate_before_others_have_more() -> (
     None
 ):
-    back = Bid(seconds=0.1, pace=Pace(fps=16, chunk_frames=12), wish=RateWish.of("asked", 16.0, yields=True))
+    back = RateRequest(
+        seconds=0.1, pace=Pace(fps=16, chunk_frames=12), wish=RateWish.of("asked", 16.0, yields=True)
+    )
     asked = bid(0.1, 16, "asked")
     chosen = bid(0.1, 16, "auto")
     *others, last = kept_rates([*[asked] * 7, back], promises)
@@ -110,7 +119,7 @@ def play(states: SessionStates, seconds: float, jitter: float = 0.0, seed: int =
 
 
 def warmed(states: SessionStates, side: int = 64) -> None:
-    states.service._trials.warm_up([states.config(side, 16.0)])
+    states.service._probe.warm_up([states.config(side, 16.0)])
 
 
 def rates(states: SessionStates, name: str) -> list[float]:

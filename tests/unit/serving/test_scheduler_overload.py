@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.serving.overload import Demand, playing_rates
+from millstream.serving.overload import PlayingLoad, playing_rates
 from millstream.serving.turns import Terms
 from millstream.session.pacing import Pace
 from tests.unit.scheduler_moves import PACE, TERMS, device, metrics
@@ -38,7 +38,7 @@ def test_under_overload_continuity_goes_by_weight_and_never_above_real_time() ->
         simulated.add(name, Terms(pace=PACE, weight=weight))
     simulated.run(300.0)
     expected = playing_rates(
-        {name: Demand(load=0.2 / 0.75, weight=weight) for name, weight in weights.items()}
+        {name: PlayingLoad(load=0.2 / 0.75, weight=weight) for name, weight in weights.items()}
     )
     for name, session in metrics(simulated).items():
         assert session.continuity == pytest.approx(expected[name], rel=0.1), name
@@ -141,7 +141,7 @@ def test_nobody_starves_at_three_times_what_the_device_can_do(
     each = 3.0 / len(sessions)
     asked = [(Pace(fps=fps, chunk_frames=12), each, weight) for fps, weight in sessions]
     simulated = simulate(asked, seed, until=120.0, halts=False)
-    named = {f"s{index}": Demand(load=each, weight=weight) for index, (_, weight) in enumerate(sessions)}
+    named = {f"s{index}": PlayingLoad(load=each, weight=weight) for index, (_, weight) in enumerate(sessions)}
     expected = playing_rates(named)
     for name, session in metrics(simulated).items():
         assert session.continuity >= 0.75 * expected[name], (

@@ -277,7 +277,7 @@ def test_it_is_ready_only_when_it_is_warm(engine: Engine, monkeypatch: pytest.Mo
     begun = threading.Event()
     go_on = threading.Event()
     monkeypatch.setattr(
-        ChunkTimeProbe, "_measure", lambda trials, config: (begun.set(), go_on.wait(PATIENCE_S))
+        ChunkTimeProbe, "_measure", lambda probe, config: (begun.set(), go_on.wait(PATIENCE_S))
     )
     service = Service(
         engine, admission=AdmissionConfig(memory_bytes=BYTES), session_bytes=lambda config: BYTES
@@ -295,7 +295,7 @@ def test_a_server_that_is_stopped_while_it_warms_up_has_not_failed(
 ) -> None:
     begun = threading.Event()
 
-    def measure(trials: ChunkTimeProbe, config: StreamConfig) -> None:
+    def measure(probe: ChunkTimeProbe, config: StreamConfig) -> None:
         begun.set()
         while True:
             engine.brake.check()
@@ -317,7 +317,7 @@ def test_what_was_refused_is_measured_again_unless_that_would_hold_up_the_device
 ) -> None:
     tried: list[int] = []
     with running(engine) as service:
-        monkeypatch.setattr(ChunkTimeProbe, "_measure", lambda trials, config: tried.append(config.height))
+        monkeypatch.setattr(ChunkTimeProbe, "_measure", lambda probe, config: tried.append(config.height))
         service.table.admission.times.add(
             geometry(engine.spec, config(engine)), 0.5
         )  # too slow for it, on any machine

@@ -161,7 +161,7 @@ def serving(
         admission = AdmissionConfig(memory_bytes=100)
         service = Service(engine, admission=admission, session_bytes=lambda config: 1, batch=batch)  # type: ignore[arg-type]
         service.table.admission.times = ChunkTimes(clock.monotonic)
-        service._trials.warm_up([StreamConfig(height=DEFAULT[0], width=DEFAULT[1], fps=16.0, window=9)])
+        service._probe.warm_up([StreamConfig(height=DEFAULT[0], width=DEFAULT[1], fps=16.0, window=9)])
         yield PaperService(engine, service)
     finally:
         for patch in patches:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from millstream.core.errors import MeshError, MeshLost
 from millstream.wire.framing import memory_of
 from millstream.wire.line import READ_BYTES, Line
-from millstream.wire.pairing import HERE, Listener, call
+from millstream.wire.pairing import HERE, FrontListener, call
 
 PATIENCE_S = 20.0
 MUCH = torch.arange(2**23, dtype=torch.int64).view(torch.uint8)
@@ -39,8 +39,8 @@ def ends() -> Iterator[tuple[Line, Line]]:
 
 
 @pytest.fixture
-def door() -> Iterator[Listener]:
-    opened = Listener(HERE)
+def door() -> Iterator[FrontListener]:
+    opened = FrontListener(HERE)
     yield opened
     opened.close()
 
@@ -117,7 +117,7 @@ def test_what_cannot_leave_any_more_says_so(ends: tuple[Line, Line]) -> None:
         front.send(memory_of(MUCH))
 
 
-def test_strangers_are_sent_away_and_the_leader_is_let_in(door: Listener) -> None:
+def test_strangers_are_sent_away_and_the_leader_is_let_in(door: FrontListener) -> None:
     stranger = call(replace(door.way, word="0" * len(door.way.word)), PATIENCE_S)
     silent = socket.create_connection((HERE, door.way.port))
     leader = call(door.way, PATIENCE_S)
@@ -133,7 +133,7 @@ def test_strangers_are_sent_away_and_the_leader_is_let_in(door: Listener) -> Non
         line.close()
 
 
-def test_a_door_that_is_shut_is_not_waited_at(door: Listener) -> None:
+def test_a_door_that_is_shut_is_not_waited_at(door: FrontListener) -> None:
     shutting = threading.Timer(0.05, door.shut)
     shutting.start()
     with pytest.raises(MeshLost, match="was shut"):
@@ -142,7 +142,7 @@ def test_a_door_that_is_shut_is_not_waited_at(door: Listener) -> None:
 
 
 def test_a_leader_that_finds_nobody_says_where_it_looked() -> None:
-    door = Listener(HERE)
+    door = FrontListener(HERE)
     door.close()
     with pytest.raises(MeshError, match=f"the front does not answer at {HERE}:{door.way.port}"):
         call(door.way, PATIENCE_S)
