@@ -196,16 +196,15 @@ def _say_reading(
 ) -> None:
     """Say which words of all the run's prompts mean nothing to the model, and which it reads as others."""
     from millstream.core.controls import SetPrompt
+    from millstream.core.reading import combined
 
     later = [p.text for _, control in placed if isinstance(control, SetPrompt) for p in control.mix]
-    readings = [engine.model.text.embedder.read(text) for text in (prompt, *later)]
-    understood = dict(pair for reading in readings for pair in reading.understood)
-    if understood:
-        pairs = (f"{name} as {read}" for name, read in understood.items())
+    reading = combined(engine.model.text.embedder.read(text) for text in (prompt, *later))
+    if reading.understood:
+        pairs = (f"{name} as {read}" for name, read in reading.understood)
         progress.say(f"understood by {engine.spec.name}: {', '.join(pairs)}")
-    unknown = dict.fromkeys(word for reading in readings for word in reading.unknown)
-    if unknown:
-        progress.warn(f"not understood by {engine.spec.name}: {', '.join(unknown)}")
+    if reading.unknown:
+        progress.warn(f"not understood by {engine.spec.name}: {', '.join(reading.unknown)}")
 
 
 def _num_frames(options: GenerateOptions, config: StreamConfig, *, has_input: bool) -> int | None:

@@ -80,6 +80,11 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     def prompts_as_read(self) -> tuple[WeightedPrompt, ...]:
         if not self.read:
             return self.prompts
+        if len(self.read) != len(self.prompts):
+            raise EnvelopeRefused(
+                f"chunk {self.chunk_index} of {self.session_id} has {len(self.prompts)} prompts and "
+                f"{len(self.read)} readings"
+            )
         return tuple(
             msgspec.structs.replace(prompt, text=text)
             for prompt, text in zip(self.prompts, self.read, strict=True)

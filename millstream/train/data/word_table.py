@@ -408,7 +408,7 @@ def _decide(wordnet: WordNet, concepts: Mapping[SynsetId, str], lemma: str) -> t
     """Return the target of the first sense of a word's commonest part of speech, where texts do not have its
     other senses more often."""
     senses = {part: wordnet.senses[part][lemma] for part in PARTS if lemma in wordnet.senses[part]}
-    part = max(senses, key=lambda each: sum(sense.count for sense in senses[each]))
+    part = max(senses, key=lambda each: sum(sense.met for sense in senses[each]))
     target = next((concepts[each.synset] for each in senses[part] if each.synset in concepts), None)
     if target is None:
         return None
@@ -423,8 +423,8 @@ def _decide(wordnet: WordNet, concepts: Mapping[SynsetId, str], lemma: str) -> t
     if concepts.get(first.synset) != target:
         return None
     everything = [each for every in senses.values() for each in every if counts(each)]
-    met = sum(each.count for each in everything if concepts.get(each.synset) == target)
-    return (part, target) if 2 * met >= sum(each.count for each in everything) else None
+    met = sum(each.met for each in everything if concepts.get(each.synset) == target)
+    return (part, target) if 2 * met >= sum(each.met for each in everything) else None
 
 
 def _is_latin(wordnet: WordNet, lemma: str) -> bool:

@@ -51,7 +51,7 @@ class Sense(NamedTuple):
     """One meaning of a word."""
 
     synset: SynsetId
-    count: int
+    met: int
     """How often it was met with in tagged texts; of most words, never."""
 
 

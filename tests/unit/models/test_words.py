@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -150,6 +151,11 @@ def test_any_text_is_read_and_within_the_limit(text: str) -> None:
 def test_the_table_is_small_and_its_licence_lies_beside_it() -> None:
     assert PATH.stat().st_size <= 300_000
     assert "WordNet 3.0 Copyright 2006 by Princeton University." in PATH.with_suffix(".LICENSE").read_text()
+
+
+def test_the_model_card_says_how_many_names_it_has() -> None:
+    card = Path(__file__).parents[3] / "docs" / "brook.md"
+    assert f"{len(word_table()):,} other English words" in card.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
