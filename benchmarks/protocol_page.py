@@ -16,8 +16,9 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
+import msgspec
 from msgspec import inspect as types
 
 from benchmarks.pages import row, write_tables
@@ -102,14 +103,15 @@ def _fields(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]
     described = types.type_info(kind)
     assert isinstance(described, (types.StructType, types.DataclassType)), described
     for field in described.fields:
-        default = "needed" if field.required else _default(field.default)
+        default = "needed" if field.required else _default(field)
         yield prefix + field.encode_name, _words(field.type), default, _field_meaning(kind, field.name)
         for inner in _within(field.type):
             mark = "[]" if isinstance(field.type, types.VarTupleType) else ""
             yield from _fields(inner.cls, f"{prefix}{field.encode_name}{mark}.")
 
 
-def _default(value: Any) -> str:
+def _default(field: types.Field) -> str:
+    value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     said = f"{value:g}" if isinstance(value, float) else json.dumps(value)
     return said if said[-1:].isdigit() else f"`{said}`"
 

@@ -152,7 +152,7 @@ def run_generate(options: GenerateOptions) -> None:
             session_id=session_id,
         )
         progress = stack.enter_context(ChunkProgress(spec.name, total_frames=num_frames, quiet=options.quiet))
-        _say_unknown(progress, engine, options.prompt, placed)
+        _say_reading(progress, engine, options.prompt, placed)
         if engine.speed.any:
             progress.say(f"fast: {engine.speed}")
         if options.stream_batch > 1:
@@ -191,18 +191,20 @@ def _steered(
     return stream.stream(num_frames=num_frames)
 
 
-def _say_unknown(
+def _say_reading(
     progress: ChunkProgress, engine: Engine, prompt: str, placed: list[tuple[int, AnyControl]]
 ) -> None:
-    """Which words of all the run's prompts mean nothing to the model."""
+    """Say which words of all the run's prompts mean nothing to the model, and which it reads as others."""
     from millstream.core.controls import SetPrompt
+    from millstream.core.reading import combined
 
     later = [p.text for _, control in placed if isinstance(control, SetPrompt) for p in control.mix]
-    unknown = dict.fromkeys(
-        word for text in (prompt, *later) for word in engine.model.text.embedder.unknown(text)
-    )
-    if unknown:
-        progress.warn(f"not understood by {engine.spec.name}: {', '.join(unknown)}")
+    reading = combined(engine.model.text.embedder.read(text) for text in (prompt, *later))
+    if reading.understood:
+        pairs = (f"{name} as {read}" for name, read in reading.understood)
+        progress.say(f"understood by {engine.spec.name}: {', '.join(pairs)}")
+    if reading.unknown:
+        progress.warn(f"not understood by {engine.spec.name}: {', '.join(reading.unknown)}")
 
 
 def _num_frames(options: GenerateOptions, config: StreamConfig, *, has_input: bool) -> int | None:

@@ -606,7 +606,7 @@ def model_card(
     return ModelCard(
         name=engine.spec.name,
         stream=stream or engine.spec.stream,
-        unknown_words=engine.model.text.embedder.unknown,
+        read=engine.model.text.embedder.read,
         examples=EXAMPLES,
         fps=fps,
         lead_s=lead_s,

@@ -62,6 +62,9 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """Share of noise in `latents_in`: 1 for text to video."""
     kv_bias: float
     prompts: tuple[WeightedPrompt, ...]
+    read: tuple[str, ...] = ()
+    """Texts of the prompts in the model's own words, where those are other than what was written. A prompt is
+    encoded by these alone, so a chunk that is made again does not depend on what is known by then."""
     conditioning_id: str
     """Names the conditioning tensor, which travels only when the other side does not hold it yet."""
     conditions: tuple[FrameConditions, ...] = ()
@@ -82,6 +85,20 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def end_frame(self) -> int:
         return self.start_frame + self.frames
+
+    @property
+    def prompts_as_read(self) -> tuple[WeightedPrompt, ...]:
+        if not self.read:
+            return self.prompts
+        if len(self.read) != len(self.prompts):
+            raise EnvelopeRefused(
+                f"chunk {self.chunk_index} of {self.session_id} has {len(self.prompts)} prompts and "
+                f"{len(self.read)} readings"
+            )
+        return tuple(
+            msgspec.structs.replace(prompt, text=text)
+            for prompt, text in zip(self.prompts, self.read, strict=True)
+        )
 
     @property
     def what_it_says(self) -> Envelope:

@@ -319,6 +319,8 @@ class ChunkHeader(ServerMessage, frozen=True, kw_only=True, tag="chunk"):
     """The mix in force; its weights sum to 1."""
     unknown: tuple[str, ...]
     """Words of it that the model does not know."""
+    understood: dict[str, str] = msgspec.field(default_factory=dict)
+    """Words and phrases of it that the model was not taught, each with what it reads in their place."""
     receipts: tuple[Receipt, ...]
     """Controls that first show here."""
     total_ms: float

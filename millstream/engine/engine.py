@@ -104,7 +104,8 @@ class Engine:
         self._parts = SharedParts(
             transport=transport,
             vae=place_vae(self.model.vae, self.vae_devices, self.device),
-            read_prompts=self.model.text,
+            read_prompts=self.model.text.read,
+            encode_prompts=self.model.text,
             latent_channels=self.spec.dit.channels,
             takes=self.spec.conditions,
             device=self.device,

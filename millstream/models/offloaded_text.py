@@ -25,8 +25,8 @@ class OffloadedTextEncoder:
     def __init__(self, embedder: Embedder, device: torch.device, *, carry: Carry | None = None) -> None:
         """`carry` is how a weight gets to the device: by default, from pinned memory, without waiting."""
         self.model = embedder.model
-        self.unknown = embedder.unknown
-        self._read = embedder
+        self.read = embedder.read
+        self._encode = embedder
         self._carry = carry or (lambda weight: weight.to(device, non_blocking=True))
         self._homes = [(parameter, _home(parameter.data, device)) for parameter in self.model.parameters()]
         self._leave()
@@ -39,7 +39,7 @@ class OffloadedTextEncoder:
     def __call__(self, text: str) -> Tensor:
         """[1, S, E], on the device."""
         with self.visit():
-            return self._read(text)
+            return self._encode(text)
 
     @contextmanager
     def visit(self) -> Iterator[None]:

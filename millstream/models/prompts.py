@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Protocol
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
 from millstream.core.controls import WeightedPrompt
+from millstream.core.reading import Reading
 
 
 class Embedder(Protocol):
@@ -21,8 +23,8 @@ class Embedder(Protocol):
     def __call__(self, text: str) -> Tensor:
         """[1, S, E]"""
 
-    def unknown(self, text: str) -> list[str]:
-        """Words of the text that mean nothing to the model."""
+    def read(self, text: str) -> Reading:
+        """Put a text into words that the model was taught, and say which those are not."""
 
 
 class PromptEncoder:
@@ -41,6 +43,12 @@ class PromptEncoder:
             return embeddings[0]
         weighted = [prompt.weight * each.float() for prompt, each in zip(prompts, embeddings, strict=True)]
         return torch.stack(weighted).sum(0).to(embeddings[0].dtype)
+
+    def read(self, prompts: tuple[WeightedPrompt, ...]) -> tuple[WeightedPrompt, ...]:
+        """Return the mix in the model's own words: to be encoded in place of what was written."""
+        return tuple(
+            msgspec.structs.replace(prompt, text=self.embedder.read(prompt.text).text) for prompt in prompts
+        )
 
     @torch.no_grad()
     def encode(self, text: str) -> Tensor:

@@ -205,6 +205,8 @@ class Chunk:
     """Seconds that the viewer had nothing to play when it came; 0 when in time."""
     unknown: tuple[str, ...] = ()
     """Words of the prompts that mean nothing to the model."""
+    understood: tuple[tuple[str, str], ...] = ()
+    """Words of the prompts that the model was not taught, each with what it reads in their place."""
 
     def without_frames(self) -> Chunk:
         """All about it but its frames, whose memory is free once no other holds them."""

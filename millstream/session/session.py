@@ -40,7 +40,7 @@ from millstream.session.history import History, has_anchor
 from millstream.session.journal import ChunkLine, InputLatents
 from millstream.session.ports import ChunkLog, Feed, Transport
 from millstream.session.state import SessionState
-from millstream.session.timeline import Timeline
+from millstream.session.timeline import Timeline, conditioning_id
 from millstream.session.trail import Restart, Trail
 from millstream.session.video_input import VideoInput
 from millstream.wire.parcel import Delivery, Parcel
@@ -52,7 +52,9 @@ class SharedParts:
 
     transport: Transport
     vae: VAE
-    read_prompts: Callable[[tuple[WeightedPrompt, ...]], Tensor]
+    read_prompts: Callable[[tuple[WeightedPrompt, ...]], tuple[WeightedPrompt, ...]]
+    """Function that puts a mix into the model's own words."""
+    encode_prompts: Callable[[tuple[WeightedPrompt, ...]], Tensor]
     latent_channels: int
     device: torch.device
     dtype: torch.dtype
@@ -174,6 +176,7 @@ class Session:
         envelope = timeline.plan(
             call_id=self._parts.next_call_id(), context_indices=context, noise_scale=scale
         )
+        envelope = self._with_reading(envelope)
         plan = ChunkPlan(
             envelope=envelope, receipts=timeline.take_receipts(), real_frames=real, start=begun, video=video
         )
@@ -191,7 +194,7 @@ class Session:
         with torch.inference_mode():
             if envelope.reset_cross:
                 with parts.stopwatch.span("text"):
-                    conditioning = parts.read_prompts(envelope.prompts)
+                    conditioning = parts.encode_prompts(envelope.prompts_as_read)
             if envelope.recompute:
                 context = self._context(envelope.context_indices)
             given = self._encoded(plan)
@@ -236,7 +239,7 @@ class Session:
         frames = (
             self._context(context) if context and parcel.context_frames is None else parcel.context_frames
         )
-        conditioning = self._parts.read_prompts(envelope.prompts)
+        conditioning = self._parts.encode_prompts(envelope.prompts_as_read)
         return Parcel(
             envelope=whole, latents_in=parcel.latents_in, conditioning=conditioning, context_frames=frames
         )
@@ -416,6 +419,14 @@ class Session:
         self._forget()
         self._plans.clear()
         self._input.over = True
+
+    def _with_reading(self, envelope: Envelope) -> Envelope:
+        """Write into it what its prompts are read as, where that is not what they say."""
+        read = self._parts.read_prompts(envelope.prompts)
+        if read == envelope.prompts:
+            return envelope
+        texts = tuple(prompt.text for prompt in read)
+        return msgspec.structs.replace(envelope, read=texts, conditioning_id=conditioning_id(read))
 
     def _decode(self, chunk: PendingChunk, latents_BFCYX: Tensor, until: int) -> None:
         self._parts.stopwatch.attend_to(chunk.envelope)

@@ -173,7 +173,7 @@ class BrookRun:
         )
 
     def _word_ids(self, words: str) -> list[int]:
-        if unknown := self.tokenizer.unknown(words):
+        if unknown := self.tokenizer.read(words).unknown:
             raise ConfigError(
                 f"no caption says {', '.join(unknown)}; favour words that `millstream train data world` "
                 "counts"

@@ -49,6 +49,8 @@ TELL_S = 0.2
 EXAMPLES = ("a red balloon over green hills", "a yellow boat at sunset", "a comet in outer space")
 GIBBERISH = "blorp"
 """What no word has that this model knows."""
+SYNONYMS = {"vessel": "boat", "gulls": "bird"}
+"""Words that it was not taught, with what it reads in their place."""
 
 
 def paint(prompt: str, first: int) -> NDArray[np.uint8]:
@@ -104,6 +106,7 @@ class FakeSession:
             sizes=tuple(len(part) for part in parts),
             prompts=(WeightedPrompt(self.prompt),),
             unknown=tuple(word for word in self.prompt.split() if GIBBERISH in word),
+            understood={word: SYNONYMS[word] for word in self.prompt.split() if word in SYNONYMS},
             receipts=applied,
             total_ms=120.0,
             phases_ms={"prompt": 10.0, "step": 80.0, "decode": 25.0},

@@ -13,6 +13,7 @@ import numpy as np
 from millstream.core.controls import AnyControl, Receipt, SetPrompt, Stop
 from millstream.core.errors import ControlError, Overloaded, UnknownSession
 from millstream.core.presets import find_model
+from millstream.core.reading import Reading
 from millstream.core.trace import ChunkTiming
 from millstream.server.sessions.hub import HubLimits, SessionHub
 from millstream.server.sessions.model_card import ModelCard
@@ -29,7 +30,11 @@ TINY = find_model("wan-tiny").stream
 CARD = ModelCard(
     name="fake",
     stream=TINY,
-    unknown_words=lambda text: [w for w in text.split() if w.startswith("x")],
+    read=lambda text: Reading(
+        text,
+        tuple(w for w in text.split() if w.startswith("x")),
+        tuple((w, w[:-1]) for w in text.split() if w.endswith("s")),
+    ),
     examples=("a sea",),
 )
 PATIENCE_S = 30.0

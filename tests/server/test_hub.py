@@ -171,15 +171,17 @@ def test_receipts_come_with_and_before_the_chunk_they_show_in() -> None:
     with_hub(play)
 
 
-def test_words_the_model_does_not_know_are_named_with_the_chunk() -> None:
+def test_words_the_model_does_not_know_and_those_it_reads_as_others_are_named_with_the_chunk() -> None:
     async def play(hub: SessionHub, service: FakeService) -> None:
         live_session = hub.open(
-            (WeightedPrompt("a xylophone at sea"), WeightedPrompt("xenon xylophone")), TINY
+            (WeightedPrompt("a xylophone on seas"), WeightedPrompt("xenon xylophone boats seas")), TINY
         )
         outbox = Outbox()
         live_session.join("jpeg", outbox)
         service.picture(live_session.session_id)
-        assert (await pictures(outbox, 1))[0].chunk.unknown == ("xylophone", "xenon")
+        chunk = (await pictures(outbox, 1))[0].chunk
+        assert chunk.unknown == ("xylophone", "xenon")
+        assert chunk.understood == (("seas", "sea"), ("boats", "boat"))
 
     with_hub(play)
 

@@ -193,7 +193,7 @@ def prepare(request: PrepareRequest) -> Prepared | None:
         with Staging(request.out) as staging:
             staging.path(SHEET).write_bytes(png(_sheet(clips, model)))
     unknown = dict.fromkeys(
-        word for clip in clips.clips for word in model.text.embedder.unknown(clip.caption)
+        word for clip in clips.clips for word in model.text.embedder.read(clip.caption).unknown
     )
     return Prepared(clips, skipped, list(unknown))
 
@@ -239,7 +239,9 @@ def _encoded(
     """Encode a shard's videos, with a tick for each; what is kept of a clip is small."""
     clips = list[EncodedClip]()
     skipped = list[SkippedVideo]()
-    text_SE = functools.lru_cache(1)(lambda caption: model.text.encode(caption)[0])
+    text_SE = functools.lru_cache(1)(
+        lambda caption: model.text.encode(model.text.embedder.read(caption).text)[0]
+    )
     for _, in_video in itertools.groupby(
         found, lambda each: id(each[0])
     ):  # a list may name the same video twice

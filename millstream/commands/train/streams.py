@@ -66,7 +66,8 @@ def sample_streams(
         paths.append(folder / f"{number}.mp4")
         with VideoWriter(paths[-1], fps=session.config.fps, overwrite=True) as writer:
             writer.write(frames)
-    unknown = dict.fromkeys(word for prompt in prompts for word in engine.model.text.embedder.unknown(prompt))
+    read = engine.model.text.embedder.read
+    unknown = dict.fromkeys(word for prompt in prompts for word in read(prompt).unknown)
     engine.close()
     del engine
     if run.device.type == "cuda":

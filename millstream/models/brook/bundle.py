@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,12 +21,15 @@ from millstream.core.errors import WeightsError
 from millstream.core.files import Staging, file_digest
 from millstream.models.brook.text import BrookText, WordTokenizer, padded
 from millstream.models.brook.vae import BrookVAE
+from millstream.models.brook.word_table import word_table
 from millstream.models.dit import CausalDiT
 from millstream.models.empty import empty_modules
 from millstream.models.weights.fill import Filling, Keep, everything
 from millstream.models.weights.same_bytes import save_alike
 
 FORMAT = "millstream-brook-1"
+MAX_READINGS = 64
+"""Most texts whose reading is remembered: each chunk of a session asks for its prompts'."""
 
 
 class BrookParts(NamedTuple):
@@ -40,18 +44,16 @@ class BrookParts(NamedTuple):
 
 
 class WordEmbedder:
-    """Embedder of one text at a time, which also finds the words that the model was never taught."""
+    """Embedder of one text at a time, of the words in it that the model was taught."""
 
     def __init__(self, model: BrookText, tokenizer: WordTokenizer) -> None:
         self.model = model
         self.tokenizer = tokenizer
+        self.read = lru_cache(MAX_READINGS)(tokenizer.read)
 
     def __call__(self, text: str) -> Tensor:
         ids_BS = padded(self.tokenizer, [text], self.model.config.tokens)
         return self.model(ids_BS.to(self.model.position.device))
-
-    def unknown(self, text: str) -> list[str]:
-        return self.tokenizer.unknown(text)
 
 
 def save_bundle(
@@ -112,7 +114,7 @@ def load_bundle(
         )
         raise WeightsError(f"{path} cannot be read ({type(error).__name__}); {fix}") from None
     nn.utils.convert_conv2d_weight_memory_format(parts.vae, torch.channels_last)  # what CPU convolutions like
-    return parts.dit, parts.vae, WordEmbedder(parts.text, WordTokenizer(vocabulary))
+    return parts.dit, parts.vae, WordEmbedder(parts.text, WordTokenizer(vocabulary, word_table))
 
 
 def build(spec: ModelSpec, num_words: int) -> BrookParts:

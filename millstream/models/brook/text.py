@@ -1,18 +1,23 @@
 """Brook's text encoder: words it was taught, a small transformer, zeros where the prompt has ended.
 
-Knows its words by the vocabulary it was built with; a word it never saw is left out, and can be asked for.
+Knows its words by the vocabulary it was built with. A word it never saw is read as one of those where a table
+says so (`word_table.py`), else left out. Tokens are made of a text as it stands: what it is read as is decided
+before, once, and written into the chunk's envelope.
 Shapes: B batch, S text tokens, E text width.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from millstream.core.config import BrookTextConfig
+from millstream.core.reading import Reading
+from millstream.models.brook.word_table import MAX_WORDS
 from millstream.ops.attention import attend
 
 PAD = 0
@@ -22,16 +27,51 @@ PAD = 0
 class WordTokenizer:
     """Lower-case words of a closed vocabulary."""
 
-    def __init__(self, vocabulary: tuple[str, ...]) -> None:
+    def __init__(self, vocabulary: tuple[str, ...], table: Callable[[], Mapping[str, str]] = dict) -> None:
+        """`table` is asked for when a text first has a word that is not in the vocabulary."""
         self.vocabulary = vocabulary
+        self._table = table
         self._ids = {word: number for number, word in enumerate(vocabulary, start=1)}
 
     def ids(self, text: str, limit: int) -> list[int]:
         return [self._ids[word] for word in words(text) if word in self._ids][:limit]
 
-    def unknown(self, text: str) -> list[str]:
-        """Words that will be left out, each once, in order."""
-        return list(dict.fromkeys(word for word in words(text) if word not in self._ids))
+    def read(self, text: str) -> Reading:
+        """Put a text into words of the vocabulary. Known words stay what they are, but within a phrase that
+        has others; of several phrases the longest is taken."""
+        said = words(text)
+        if self._knows(said):
+            return Reading(text)
+        table = self._table()
+        read: list[str] = []
+        unknown: dict[str, None] = {}
+        understood: dict[str, str] = {}
+        place = 0
+        while place < len(said):
+            count, target = self._longest(said[place : place + MAX_WORDS], table)
+            name = " ".join(said[place : place + count])
+            place += count
+            if target is None:
+                unknown[name] = None
+            else:
+                read += target.split()
+                if target not in ("", name):
+                    understood[name] = target
+        return Reading(" ".join(read) if understood else text, tuple(unknown), tuple(understood.items()))
+
+    def _longest(self, said: list[str], table: Mapping[str, str]) -> tuple[int, str | None]:
+        """Return of how many words the first name is and what it is read as; None for nothing known."""
+        for count in range(len(said), 0, -1):
+            first = said[:count]
+            if count == 1 and self._knows(first):
+                return 1, first[0]
+            target = table.get("_".join(first))
+            if target is not None and self._knows(target.split()) and not self._knows(first):
+                return count, target
+        return 1, None
+
+    def _knows(self, said: list[str]) -> bool:
+        return all(word in self._ids for word in said)
 
 
 def words(text: str) -> list[str]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from millstream.core.errors import WeightsError
+from millstream.core.reading import Reading
 from millstream.models.wan.umt5 import UMT5Encoder
 
 
@@ -69,9 +70,9 @@ class UMT5Embedder:
         padded_BSE[:, : real_BSE.shape[1]] = real_BSE
         return padded_BSE
 
-    def unknown(self, text: str) -> list[str]:
-        """UMT5 knows every language in some measure; nothing is left out."""
-        return []
+    def read(self, text: str) -> Reading:
+        """UMT5 knows every language in some measure; nothing is left out or exchanged."""
+        return Reading(text)
 
 
 def _first_line(error: Exception) -> str:

@@ -177,6 +177,7 @@ def picture_bytes(picture: EncodedChunk) -> bytes:
         sizes=tuple(len(part) for part in picture.parts),
         prompts=chunk.prompts,
         unknown=chunk.unknown,
+        understood=dict(chunk.understood),
         receipts=chunk.receipts,
         total_ms=chunk.timing.total_ms,
         phases_ms=dict(chunk.timing.phases_ms),

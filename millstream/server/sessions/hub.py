@@ -23,6 +23,7 @@ from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt, check_prompts
 from millstream.core.errors import MillstreamError, UnknownFile
 from millstream.core.keys import NAMELESS, Key
+from millstream.core.reading import Reading, combined
 from millstream.core.server_messages import Stats
 from millstream.server.access.reading import PaidReader
 from millstream.server.access.shares import Quota
@@ -52,7 +53,7 @@ TICK_S = 1.0
 CLOSED_S = 5.0
 """Seconds for a session to end whose connection has closed."""
 MAX_MIXES = 256
-"""Most mixes of prompts whose unknown words are remembered."""
+"""Most mixes of prompts whose reading is remembered."""
 LOOK_S = 0.01
 """Seconds from one look to the next, whether viewers have taken what was left for them."""
 ANSWER_S = 1.0
@@ -116,7 +117,7 @@ class SessionHub:
         self._parts = LiveSessionParts(
             service=service,
             pool=self.pool,
-            unknown_words=lru_cache(MAX_MIXES)(partial(_unknown_words, card.unknown_words)),
+            read=lru_cache(MAX_MIXES)(partial(_read, card.read)),
             metrics=self.metrics,
             meter=self._meter,
             archive_of=self.archive_of,
@@ -370,8 +371,6 @@ class SessionHub:
             )
 
 
-def _unknown_words(
-    unknown: Callable[[str], list[str]], prompts: tuple[WeightedPrompt, ...]
-) -> tuple[str, ...]:
-    """Return words of a mix that mean nothing to the model, each once."""
-    return tuple(dict.fromkeys(word for prompt in prompts for word in unknown(prompt.text)))
+def _read(read: Callable[[str], Reading], prompts: tuple[WeightedPrompt, ...]) -> Reading:
+    """Return what the model makes of a mix."""
+    return combined(read(prompt.text) for prompt in prompts)

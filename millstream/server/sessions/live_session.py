@@ -29,6 +29,7 @@ from millstream.core.controls import AnyControl, Receipt, SetPrompt, Switch, Wei
 from millstream.core.errors import MillstreamError, NotAllowed, UnknownSession
 from millstream.core.examples import near
 from millstream.core.keys import NAMELESS, Key
+from millstream.core.reading import Reading
 from millstream.core.server_messages import FutureList, MovedMessage, Stats
 from millstream.server.sessions.archive import Archive, SessionJournal
 from millstream.server.sessions.encodings import ChunkEncodings
@@ -104,7 +105,7 @@ class LiveSessionParts:
 
     service: Service
     pool: Executor
-    unknown_words: Callable[[tuple[WeightedPrompt, ...]], tuple[str, ...]]
+    read: Callable[[tuple[WeightedPrompt, ...]], Reading]
     """Function that returns the words of a mix that mean nothing to the model."""
     metrics: Metrics
     meter: HostMeter
@@ -478,7 +479,8 @@ class LiveSession:
         if not isinstance(notice, Chunk):
             self._enqueue(notice)
             return
-        chunk = replace(notice, unknown=self._parts.unknown_words(notice.prompts))
+        reading = self._parts.read(notice.prompts)
+        chunk = replace(notice, unknown=reading.unknown, understood=reading.understood)
         first_s = None if self.last_chunk is not None else self._parts.clock() - self.begun
         self.last_chunk = chunk.without_frames()
         self._parts.metrics.chunk(chunk, first_s=first_s)

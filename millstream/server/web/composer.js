@@ -17,8 +17,8 @@ export class Composer {
   #running = false;
   #readUntil = 0;
 
-  constructor({ form, prompt, sendLabel, status, unknown, examples, modes, modeHint, blend, blendField }, onSend, onDraft) {
-    Object.assign(this, { form, prompt, sendLabel, status, unknown, examples, modes, modeHint, blend, blendField });
+  constructor({ form, prompt, sendLabel, status, unknown, understood, examples, modes, modeHint, blend, blendField }, onSend, onDraft) {
+    Object.assign(this, { form, prompt, sendLabel, status, unknown, understood, examples, modes, modeHint, blend, blendField });
     Object.assign(this, { onSend, onDraft });
     this.#showMode();
     this.#rewind();
@@ -90,11 +90,15 @@ export class Composer {
     this.status.dataset.tone = tone;
   }
 
-  /** Words of the prompt in force that mean nothing to the model. */
-  doubt(unknown) {
-    const text = unknown.length ? strings.unknown(unknown) : "";
-    if (this.unknown.textContent !== text) this.unknown.textContent = text;
-    this.unknown.hidden = !text;
+  /** What the model makes of the prompt in force: words that mean nothing to it, and words by what it reads in their place. */
+  explain({ unknown, understood = {} }) {
+    this.#showIn(this.unknown, unknown.length ? strings.unknown(unknown) : "");
+    this.#showIn(this.understood, Object.keys(understood).length ? strings.understood(understood) : "");
+  }
+
+  #showIn(place, text) {
+    if (place.textContent !== text) place.textContent = text; // said aloud once
+    place.hidden = !text;
   }
 
   /** Whoever starts without a word gets the first example; a stream that runs is not changed by that. */

@@ -50,7 +50,7 @@ const meters = new Meters({
 const composer = new Composer(
   {
     form: $("composer"), prompt: $("prompt"), sendLabel: $("send-label"), status: $("prompt-status"),
-    unknown: $("unknown"), examples: $("examples"), modes: $("modes"), modeHint: $("mode-hint"), blend: $("blend"),
+    unknown: $("unknown"), understood: $("understood"), examples: $("examples"), modes: $("modes"), modeHint: $("mode-hint"), blend: $("blend"),
     blendField: $("blend-field"),
   },
   say,
@@ -271,7 +271,7 @@ stream.addEventListener("packet", ({ detail }) => {
     newest = header;
     timeline.add(stream.live.session, header, stream.arrived(header));
     meters.chunk(header);
-    composer.doubt(header.unknown);
+    composer.explain(header);
     if (header.dropped > dropped) standing.warn(strings.slowReader(header.dropped));
     dropped = header.dropped;
   }

@@ -112,6 +112,7 @@ export const queued = (name, chunk) => `${capital(name)} queued for chunk ${chun
 export const waitsForResume = (name) => `${capital(name)} shows once you resume`;
 export const applied = (name, chunk) => `${capital(name)} applied at chunk ${chunk}`;
 export const seen = (name, chunk, seconds) => `${applied(name, chunk)}, on screen after ${seconds.toFixed(1)} s`;
+export const understood = (read) => `Understood: ${Object.entries(read).map(([word, as]) => `${word} → ${as}`).join(", ")}`;
 export const unknown = (words) => `Not understood: ${words.map((word) => `“${word}”`).join(", ")}`;
 
 const MODES = {

@@ -237,7 +237,8 @@ class RolloutEngine:
 
     def read(self, prompts: Sequence[str]) -> Tensor:
         """Encode prompts [P, S, E], in float32."""
-        rows = [self.model.text((WeightedPrompt(prompt),)) for prompt in prompts]
+        text = self.model.text
+        rows = [text(text.read((WeightedPrompt(prompt),))) for prompt in prompts]
         return torch.cat(rows).to(self.model.device, torch.float32)
 
     def _past(self, plan: RolloutPlan, text_PSE: Tensor, seeds_P: Tensor) -> tuple[KVRing, Tensor, Tensor]:

@@ -188,6 +188,15 @@ def test_words_that_are_not_understood_are_named(page: Page) -> None:
     expect(page.get_by_role("status", name="Words not understood")).to_be_hidden()
 
 
+def test_words_that_are_read_as_others_are_named_with_those(page: Page) -> None:
+    screen.start(page, "a vessel and gulls at sea")
+    said = page.get_by_role("status", name="Words understood as others")
+    expect(said).to_have_text("Understood: vessel → boat, gulls → bird")
+    expect(page.get_by_role("status", name="Words not understood")).to_be_hidden()
+    screen.start(page, "a boat at sea")
+    expect(said).to_be_hidden()
+
+
 def test_left_out_pictures_and_overload_are_told(page: Page, server: FakeStream) -> None:
     server.dropped = 3
     screen.start(page, "a kite")

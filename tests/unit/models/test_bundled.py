@@ -61,7 +61,7 @@ def test_a_damaged_file_is_refused_with_the_fingerprint_it_should_have(
 
 @pytest.mark.parametrize("prompt", [CALM, *EXAMPLES])
 def test_brook_knows_every_word_of_the_prompts_that_come_with_it(brook: Engine, prompt: str) -> None:
-    assert brook.model.text.embedder.unknown(prompt) == []
+    assert brook.model.text.embedder.read(prompt) == (prompt, (), ())
 
 
 @pytest.mark.parametrize("prompt", [*EXAMPLES, "an orange balloon by day", "fish"])
@@ -69,7 +69,7 @@ def test_brook_knows_every_word_of_what_is_suggested_and_each_is_another(brook: 
     for turn in range(12):
         suggested = near(prompt, turn=turn)
         assert len({prompt, *suggested}) == 5
-        assert not any(brook.model.text.embedder.unknown(each) for each in suggested)
+        assert not any(brook.model.text.embedder.read(each).unknown for each in suggested)
     assert any("an red" not in each and "red balloon" in each for each in near("an orange balloon"))
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from millstream.core.controls import WeightedPrompt
+from millstream.core.reading import Reading
 from millstream.models.offloaded_text import OffloadedTextEncoder
 from millstream.models.prompts import PromptEncoder
 
@@ -44,8 +45,8 @@ class Embedder:
             raise ValueError("cannot be read")
         return self.model(torch.full((1, 1, 4), float(len(text))))
 
-    def unknown(self, text: str) -> list[str]:
-        return [text]
+    def read(self, text: str) -> Reading:
+        return Reading(text, (text,))
 
 
 def visiting() -> tuple[OffloadedTextEncoder, Embedder, Device]:
@@ -75,7 +76,7 @@ def test_the_answer_is_the_embedders_own_wherever_it_is_asked_for() -> None:
     assert torch.equal(within, alone("sea"))
     assert torch.equal(encode("sea"), alone("sea"))
     assert not any(parameter.is_inference() for parameter in embedder.model.parameters())
-    assert encode.unknown("xyzzy") == ["xyzzy"]
+    assert encode.read("xyzzy").unknown == ("xyzzy",)
     assert encode.num_bytes == sum(parameter.nbytes for parameter in alone.model.parameters())
 
 
