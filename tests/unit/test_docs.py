@@ -65,8 +65,9 @@ def test_files_that_structure_and_decisions_name_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", sorted((DOCS / "decisions").glob("*.md")), ids=lambda page: page.stem)
 def test_results_that_decisions_name_exist(page: Path) -> None:
-    for name in re.findall(r"`benchmarks/results/([\w.*-]+)`", page.read_text(encoding="utf-8")):
-        assert list((ROOT / "benchmarks/results").glob(name)), f"{page.name} names {name}: not there"
+    for name in re.findall(r"`([\w./*-]+\.json)`", page.read_text(encoding="utf-8")):
+        found = list((ROOT / "benchmarks" / "results").glob(Path(name).name))
+        assert found, f"{page.name} names {name}: not there"
 
 
 def test_decisions_are_numbered_without_gaps_and_listed_once_each() -> None:
