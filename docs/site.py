@@ -66,9 +66,12 @@ def write_sources(folder: Path) -> None:
     others = sorted(
         path.relative_to(pages).as_posix() for path in pages.rglob("*.md") if path.stem not in known
     )
+    decisions = sorted((name for name in others if name.startswith("decisions/")), key=_readme_first)
+    others = [name for name in others if name not in decisions]
     nav: list[dict[str, list[str]]] = [
         {part: [f"{name}.md" for name in names]} for part, names in PAGES.items()
     ]
+    nav.append({"Decisions": decisions})
     settings = {
         "site_name": "Millstream",
         "docs_dir": "docs",
@@ -89,6 +92,10 @@ def write_sources(folder: Path) -> None:
         "nav": [*nav, *([{"More": others}] if others else [])],
     }
     (folder / "mkdocs.yml").write_text(json.dumps(settings), encoding="utf-8")  # which is YAML too
+
+
+def _readme_first(name: str) -> tuple[bool, str]:
+    return not name.endswith("README.md"), name
 
 
 def within_site(text: str, folder: Path) -> str:

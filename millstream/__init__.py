@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from millstream.session.chunk import Chunk
     from millstream.session.session import Session
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Chunk", "Cut", "Engine", "Pause", "Receipt", "Resume", "Session", "SetActions", "SetCamera", "SetImage",
     "SetKVBias", "SetNoiseScale", "SetPrompt", "SetSeed",

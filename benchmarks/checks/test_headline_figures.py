@@ -107,9 +107,9 @@ def brook_fps(name: str) -> tuple[str, Callable[[], float]]:
 
 
 CLAIMS = {
-    "README: pictures a second on one H200": Claim(
+    "README: frames a second on one H200": Claim(
         "README.md",
-        r"at 480x832 streams ([\d.]+) pictures a second in bf16 and ([\d.]+) in fp8.*?"
+        r"at 480x832 streams ([\d.]+) frames a second in bf16 and ([\d.]+) in fp8.*?"
         r"the 14B at 320x576 ([\d.]+) and ([\d.]+): ([\d.]+) to ([\d.]+) times what.*?the 14B at 480x832 "
         r"([\d.]+) in fp8",
         (

@@ -2,7 +2,7 @@
 
 cuDNN's attention and many products hand out their tiles by counting in a word of memory, which is set to zero
 before each call: four times a layer. As a node of a graph a memset is 5 us between two kernels; a kernel in
-its place is 1.6, to the same bits (`docs/log.md`). Needs the driver's Python interface, which comes with
+its place is 1.6, to the same bits (docs/decisions/013). Needs the driver's Python interface, which comes with
 torch for CUDA 13; without it graphs stay as they were recorded.
 """
 
