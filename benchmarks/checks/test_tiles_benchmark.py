@@ -42,7 +42,7 @@ def test_a_tile_alone_sends_what_it_sends_among_others_and_no_tile_sends_more(
     lone = LoneTile(grid)
     FastVAE(whole, None, lone).decode(grid.cut(latents, unit=1)[lone.place])
     sent = [Counter[tuple[str, int]]() for _ in range(8)]
-    give = Tile._give
+    give = Tile._send
 
     def counted(tile: Tile, place: int | None, pixels: Tensor) -> None:
         if place is not None:

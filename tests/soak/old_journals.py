@@ -84,7 +84,7 @@ RUNS = {
         (dict(chunk=2, type="noise_scale", noise_scale=0.9), dict(chunk=3, **STORM)),
     ),
     "a stream batch": Run("--model wan-mini --weights random --size 64x96 --chunks 8 --stream-batch 2 "
-                          "--threads 2"),
+                          "--threads 2 --experimental"),
     "a LoRA, LongLive's schedule": Run(
         f"{TINY} --lora {{files}}/lora.safetensors:0.7 --schedule longlive --seconds 3 --kv-bias 0.8", (dict(at=1, **STORM),)
     ),

@@ -12,7 +12,7 @@ def test_a_rank_is_named_when_it_was_late_several_times_in_a_row() -> None:
         assert not watch.slow
     watch.look([1.0, 1.1, 3.0, 0.9])
     assert watch.slow == {2: pytest.approx(3.0)}
-    assert watch.said().startswith("rank 2 (3.0 times) takes much longer")
+    assert watch.message().startswith("rank 2 (3.0 times) takes much longer")
     watch.look([1.0, 1.1, 1.2, 0.9])
     assert not watch.slow, "it has caught up"
 
