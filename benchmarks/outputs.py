@@ -31,7 +31,7 @@ import uvicorn
 from benchmarks.pages import report_of, row, write_tables
 from benchmarks.report import write_report
 from millstream.core.presets import find_model
-from millstream.core.reading import Reading
+from millstream.core.reading import PromptReading
 from millstream.core.trace import ChunkTiming
 from millstream.server.app import AppConfig, create_app
 from millstream.server.sessions.hub import HubLimits, SessionHub
@@ -56,7 +56,7 @@ from millstream.video.receivers import (
 CHUNK = 12
 BITS = 16
 PATIENCE_S = 60.0
-CARD = ModelCard(name="numbers", stream=find_model("wan-tiny").stream, read=Reading, examples=("numbers",))
+CARD = ModelCard(name="numbers", stream=find_model("wan-tiny").stream, read=PromptReading, examples=("numbers",))
 ALLOWED = (Destination.parse("rtmp://127.0.0.1"), Destination.parse("srt://127.0.0.1"))
 
 

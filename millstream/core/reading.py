@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class Reading(NamedTuple):
+class PromptReading(NamedTuple):
     text: str
     """The text in the words that the model was taught; as it was written, where no word was exchanged."""
     unknown: tuple[str, ...] = ()
@@ -15,10 +15,10 @@ class Reading(NamedTuple):
     """Words or phrases that the model was not taught, each once with what it reads in their place."""
 
 
-def combined(readings: Iterable[Reading]) -> Reading:
+def combined(readings: Iterable[PromptReading]) -> PromptReading:
     """Return the readings of several texts as one, with each word once."""
     several = tuple(readings)
-    return Reading(
+    return PromptReading(
         text=" ".join(each.text for each in several),
         unknown=tuple(dict.fromkeys(word for each in several for word in each.unknown)),
         understood=tuple(dict.fromkeys(pair for each in several for pair in each.understood)),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from millstream.core.controls import WeightedPrompt
-from millstream.core.reading import Reading
+from millstream.core.reading import PromptReading
 
 
 class Embedder(Protocol):
@@ -23,7 +23,7 @@ class Embedder(Protocol):
     def __call__(self, text: str) -> Tensor:
         """[1, S, E]"""
 
-    def read(self, text: str) -> Reading:
+    def read(self, text: str) -> PromptReading:
         """Put a text into words that the model was taught, and say which those are not."""
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from millstream.core.controls import AnyControl, Receipt, SetPrompt, Stop
 from millstream.core.errors import ControlError, Overloaded, UnknownSession
 from millstream.core.presets import find_model
-from millstream.core.reading import Reading
+from millstream.core.reading import PromptReading
 from millstream.core.trace import ChunkTiming
 from millstream.server.sessions.hub import HubLimits, SessionHub
 from millstream.server.sessions.model_card import ModelCard
@@ -30,7 +30,7 @@ TINY = find_model("wan-tiny").stream
 CARD = ModelCard(
     name="fake",
     stream=TINY,
-    read=lambda text: Reading(
+    read=lambda text: PromptReading(
         text,
         tuple(w for w in text.split() if w.startswith("x")),
         tuple((w, w[:-1]) for w in text.split() if w.endswith("s")),

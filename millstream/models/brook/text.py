@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from millstream.core.config import BrookTextConfig
-from millstream.core.reading import Reading
+from millstream.core.reading import PromptReading
 from millstream.models.brook.word_table import MAX_WORDS
 from millstream.ops.attention import attend
 
@@ -36,12 +36,12 @@ class WordTokenizer:
     def ids(self, text: str, limit: int) -> list[int]:
         return [self._ids[word] for word in words(text) if word in self._ids][:limit]
 
-    def read(self, text: str) -> Reading:
+    def read(self, text: str) -> PromptReading:
         """Put a text into words of the vocabulary. Known words stay what they are, but within a phrase that
         has others; of several phrases the longest is taken."""
         said = words(text)
         if self._knows(said):
-            return Reading(text)
+            return PromptReading(text)
         table = self._table()
         read: list[str] = []
         unknown: dict[str, None] = {}
@@ -57,7 +57,9 @@ class WordTokenizer:
                 read += target.split()
                 if target not in ("", name):
                     understood[name] = target
-        return Reading(" ".join(read) if understood else text, tuple(unknown), tuple(understood.items()))
+        return PromptReading(
+            " ".join(read) if understood else text, tuple(unknown), tuple(understood.items())
+        )
 
     def _longest(self, said: list[str], table: Mapping[str, str]) -> tuple[int, str | None]:
         """Return of how many words the first name is and what it is read as; None for nothing known."""

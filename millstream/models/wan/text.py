@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from millstream.core.errors import WeightsError
-from millstream.core.reading import Reading
+from millstream.core.reading import PromptReading
 from millstream.models.wan.umt5 import UMT5Encoder
 
 
@@ -70,9 +70,9 @@ class UMT5Embedder:
         padded_BSE[:, : real_BSE.shape[1]] = real_BSE
         return padded_BSE
 
-    def read(self, text: str) -> Reading:
+    def read(self, text: str) -> PromptReading:
         """UMT5 knows every language in some measure; nothing is left out or exchanged."""
-        return Reading(text)
+        return PromptReading(text)
 
 
 def _first_line(error: Exception) -> str:

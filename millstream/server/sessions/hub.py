@@ -23,7 +23,7 @@ from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt, check_prompts
 from millstream.core.errors import MillstreamError, UnknownFile
 from millstream.core.keys import NAMELESS, Key
-from millstream.core.reading import Reading, combined
+from millstream.core.reading import PromptReading, combined
 from millstream.core.server_messages import Stats
 from millstream.server.access.reading import PaidReader
 from millstream.server.access.shares import Quota
@@ -371,6 +371,6 @@ class SessionHub:
             )
 
 
-def _read(read: Callable[[str], Reading], prompts: tuple[WeightedPrompt, ...]) -> Reading:
+def _read(read: Callable[[str], PromptReading], prompts: tuple[WeightedPrompt, ...]) -> PromptReading:
     """Return what the model makes of a mix."""
     return combined(read(prompt.text) for prompt in prompts)

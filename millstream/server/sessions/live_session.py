@@ -29,7 +29,7 @@ from millstream.core.controls import AnyControl, Receipt, SetPrompt, Switch, Wei
 from millstream.core.errors import MillstreamError, NotAllowed, UnknownSession
 from millstream.core.examples import near
 from millstream.core.keys import NAMELESS, Key
-from millstream.core.reading import Reading
+from millstream.core.reading import PromptReading
 from millstream.core.server_messages import FutureList, MovedMessage, Stats
 from millstream.server.sessions.archive import Archive, SessionJournal
 from millstream.server.sessions.encodings import ChunkEncodings
@@ -105,7 +105,7 @@ class LiveSessionParts:
 
     service: Service
     pool: Executor
-    read: Callable[[tuple[WeightedPrompt, ...]], Reading]
+    read: Callable[[tuple[WeightedPrompt, ...]], PromptReading]
     """Function that returns the words of a mix that mean nothing to the model."""
     metrics: Metrics
     meter: HostMeter

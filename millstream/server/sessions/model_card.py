@@ -11,7 +11,7 @@ from millstream.core.config import StreamConfig, parse_size
 from millstream.core.controls import as_mix, check_prompts
 from millstream.core.errors import ConfigError, PromptError
 from millstream.core.keys import Key
-from millstream.core.reading import Reading
+from millstream.core.reading import PromptReading
 from millstream.engine.engine import stream_config
 from millstream.server.sessions.sources import Sources
 from millstream.session.pacing import RateKind
@@ -21,7 +21,7 @@ from millstream.session.pacing import RateKind
 class ModelCard:
     name: str
     stream: StreamConfig
-    read: Callable[[str], Reading]
+    read: Callable[[str], PromptReading]
     """Function that says what the model makes of a text's words."""
     examples: tuple[str, ...]
     fps: float | Literal["auto"] = "auto"

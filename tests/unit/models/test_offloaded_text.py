@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from millstream.core.controls import WeightedPrompt
-from millstream.core.reading import Reading
+from millstream.core.reading import PromptReading
 from millstream.models.offloaded_text import OffloadedTextEncoder
 from millstream.models.prompts import PromptEncoder
 
@@ -45,8 +45,8 @@ class Embedder:
             raise ValueError("cannot be read")
         return self.model(torch.full((1, 1, 4), float(len(text))))
 
-    def read(self, text: str) -> Reading:
-        return Reading(text, (text,))
+    def read(self, text: str) -> PromptReading:
+        return PromptReading(text, (text,))
 
 
 def visiting() -> tuple[OffloadedTextEncoder, Embedder, Device]:
