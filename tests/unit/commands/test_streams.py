@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from millstream.commands.train.streams import CHUNKS, sample_prompts
 from millstream.commands.train.tune import run_tuning
-from millstream.core.reading import Reading
+from millstream.core.reading import PromptReading
 from millstream.engine.engine import Engine
 from millstream.models.wan.text import UMT5Embedder
 from millstream.train.finetune.dataset import ClipSet
@@ -87,7 +87,7 @@ def test_words_of_sample_prompts_that_the_model_reads_over_are_said_once(
     monkeypatch.setattr(
         UMT5Embedder,
         "read",
-        lambda self, text: Reading(text, tuple(word for word in text.split() if word == "boat")),
+        lambda self, text: PromptReading(text, tuple(word for word in text.split() if word == "boat")),
     )
     tuned(tmp_path, "run", RECIPE + SAMPLES)
     assert capsys.readouterr().err.count("sample_prompts: wan-tiny has no word for boat\n") == 1
