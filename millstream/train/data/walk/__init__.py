@@ -1,0 +1,1 @@
+"""A world to walk in."""
