@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from millstream.train.data.fields import smooth
-from millstream.train.data.light import colour
+from millstream.train.data.light import NIGHT, colour
 from millstream.train.data.vocabulary import SETTINGS
 from millstream.train.data.walk.eye import RAIN, SNOW, Eye, Mood, is_setting
 from millstream.train.data.walk.noise import cells_of, hash_cells, ripples, uniform, value_noise
@@ -48,7 +48,7 @@ def shine_on(mood: Mood, paint: Tensor, normal: tuple[Tensor, Tensor, Tensor], s
     east, up, south = normal
     facing = (east * mood.sun[:, :1] + up * mood.sun[:, 1:2] + south * mood.sun[:, 2:]).clamp(min=0)
     direct = (facing * mood.strength * shadow)[:, None]
-    around = (0.60 + 0.18 * up + 0.20 * mood.dull)[:, None]
+    around = (0.60 + 0.18 * up + 0.20 * mood.dull + 0.14 * (mood.time == NIGHT).float()[:, None])[:, None]
     lit = paint * (mood.ambient * around + mood.glow * direct)
     return torch.lerp(lit, mood.middle, 0.07 + 0.05 * (1 - up.clamp(0, 1))[:, None])
 
@@ -68,6 +68,7 @@ def ground(eye: Eye, x: Tensor, z: Tensor, land: Height, footprint: Tensor, rail
     patch = value_noise(places, 8.0, 41) * fade(footprint, 8.0)
     grain = value_noise(places, 1.0, 42) * fade(footprint, 1.0)
     fine = value_noise(places, 0.25, 43) * fade(footprint, 0.25)
+    fine = fine + 0.8 * value_noise(places, 0.125, 44) * fade(footprint, 0.125)
     blend = (0.5 + 0.55 * broad + 0.35 * patch + 0.15 * grain).clamp(0, 1)[:, None]
     shore = is_setting(mood, "sea")
     blend = torch.lerp(blend, smooth(1.6, 3.2, land.y + 0.5 * patch)[:, None], shore)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from millstream.train.data.motion import COMET, TRAIN
 from millstream.train.data.render import FPS
@@ -25,13 +26,16 @@ from millstream.train.data.walk.sky import sky
 from millstream.train.data.walk.solids import (
     HOUSE_LABEL,
     TREE_LABEL,
-    Solids,
+    Blocks,
+    Casters,
+    Quadrics,
     cast_shadows,
     draw_houses,
     draw_trees,
     house_parts,
     solids_around,
     tree_parts,
+    tree_shadows,
 )
 from millstream.train.data.walk.surface import Horizon, look_around, meet
 from millstream.train.data.walk.terrain import height_of
@@ -44,7 +48,7 @@ LABELS = ("sky", "ground", "water", "tree", "house", "thing", "second thing")
 """What a pixel shows; an id is a name's place. A rock is a tree here."""
 SKY, GROUND, WATER = range(3)
 THING = LABELS.index("thing")
-PIECE_PIXELS = {"cpu": 1 << 16, "cuda": 1 << 22}
+PIECE_PIXELS = {"cpu": 1 << 18, "cuda": 1 << 22}
 """Pixels painted at once, by kind of device."""
 
 
@@ -88,7 +92,7 @@ def render_walks(
     pieces: list[_Piece] = []
     with torch.no_grad(), torch.autocast(place.type, enabled=False):
         mood = mood_of(walks, place)
-        step = max(1, PIECE_PIXELS.get(place.type, 1 << 16) // (size[0] * size[1]))
+        step = max(1, PIECE_PIXELS.get(place.type, 1 << 18) // (size[0] * size[1]))
         clips = max(1, step // count)
         for row in range(0, len(walks), clips):
             rows = slice(row, row + clips)
@@ -138,6 +142,7 @@ class _Grid:
     image: Tensor
     depth: Tensor
     label: Tensor
+    shadow: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,12 +152,11 @@ class _Around:
     eye: Eye
     window: Window
     horizon: Horizon
-    solids: Solids
-    offset: tuple[Tensor, Tensor]
     rails: Tensor
     figures: tuple[Figures, Figures]
-    foot: tuple[Tensor, Tensor]
-    """Height of the ground below each thing [N]."""
+    trees: Quadrics
+    houses: Blocks
+    casters: list[Casters]
 
 
 def _paint(
@@ -161,7 +165,10 @@ def _paint(
     eye = eyes_of(walks, poses, mood.rows(torch.arange(rows.start, rows.start + len(walks), device=mood.dull.device)), time_T)
     around = _look(walks, poses, eye, time_T, size)
     middle = _grid(around, rays_of(eye.rotation, size, corners=False), size)
-    corner = _grid(around, rays_of(eye.rotation, size, corners=True), size)
+    # shadows are soft: those of the corners are the mean of the pixels around
+    padded = pad(middle.shadow.view(len(eye), 1, *size), (1, 1, 1, 1), mode="replicate")
+    between = _corners(padded).flatten(1) / 4
+    corner = _grid(around, rays_of(eye.rotation, size, corners=True), size, between)
     shape = (len(eye), 3, *size)
     around_image = corner.image.view(len(eye), 3, size[0] + 1, size[1] + 1)
     image = 0.5 * middle.image.view(shape) + 0.125 * _corners(around_image)
@@ -226,18 +233,21 @@ def _look(walks: Walks, poses: Poses, eye: Eye, time_T: Tensor, size: tuple[int,
     )  # fmt: skip
     shift = (corner[window.index.cpu()] - tile).mul(TILE).float().to(device)
     figures = figures_of(walks, time_T, eye)
-    foot = [
-        height_of(eye.places(found.x[:, None], found.z[:, None]), setting[eye.row]).y[:, 0] for found in figures
-    ]
+    horizon = look_around(eye, window, size)
+    offset = (shift[:, 0], shift[:, 1])
+    trees = tree_parts(eye, solids, offset, window.index, horizon)
+    houses = house_parts(eye, solids, offset, window.index, horizon)
+    casters = [tree_shadows(trees), Casters(houses.boxes, houses.base)]
+    casters += [_caster(eye, found) for found in figures]
     return _Around(
         eye=eye,
         window=window,
-        horizon=look_around(eye, window, size),
-        solids=solids,
-        offset=(shift[:, 0], shift[:, 1]),
+        horizon=horizon,
         rails=_rails(walks, row, tile).to(device),
         figures=figures,
-        foot=(foot[0], foot[1]),
+        trees=trees,
+        houses=houses,
+        casters=casters,
     )
 
 
@@ -250,7 +260,7 @@ def _rails(walks: Walks, row: Tensor, tile: Tensor) -> Tensor:
     return torch.stack((x, z, aside_x[row], aside_z[row]), dim=1).float()
 
 
-def _grid(around: _Around, rays: Rays, size: tuple[int, int]) -> _Grid:
+def _grid(around: _Around, rays: Rays, size: tuple[int, int], shadow: Tensor | None = None) -> _Grid:
     eye = around.eye
     length = (rays.level.square() + rays.y.square()).sqrt()
     x = rays.x / length
@@ -264,13 +274,11 @@ def _grid(around: _Around, rays: Rays, size: tuple[int, int]) -> _Grid:
     flat = (rays.rise - found.land.dx * x - found.land.dz * z).abs().clamp(min=0.03)
     across = found.far * pixel
     footprint = across * (1 / flat).clamp(1, 6).sqrt() * 0.8 + 0.01
-    trees = tree_parts(eye, around.solids, around.offset, around.window.index)
-    houses = house_parts(eye, around.solids, around.offset, around.window.index)
-    casters = [(trees.boxes, trees.foot), (houses.boxes, houses.base)]
-    casters += [_caster(figures, foot) for figures, foot in zip(around.figures, around.foot, strict=True)]
-    shadow = cast_shadows(eye, rays, casters, found.x, found.z, size)
+    if shadow is None:
+        shadow = cast_shadows(eye, rays, around.casters, found.x, found.z, size)
     paint = ground(eye, found.x, found.z, found.land, footprint, around.rails)
-    lit = lit_ground(eye, paint * (0.72 + 0.28 * shadow)[:, None], found.land, shadow)
+    shade = 1 - 0.3 * (1 - 0.6 * eye.mood.dull) * (1 - shadow)
+    lit = lit_ground(eye, paint * shade[:, None], found.land, shadow)
     label = torch.full_like(found.far, GROUND).long()
     falls = rays.rise < -1e-5
     reach = torch.where(falls, eye.y[:, None] / -rays.rise.clamp(max=-1e-5), float("inf"))
@@ -284,8 +292,8 @@ def _grid(around: _Around, rays: Rays, size: tuple[int, int]) -> _Grid:
     solid = found.hit | wet
     label = torch.where(solid, label, SKY)
     for layer, name in (
-        (draw_trees(eye, rays, trees, size), TREE_LABEL),
-        (draw_houses(eye, rays, houses, size), HOUSE_LABEL),
+        (draw_trees(eye, rays, around.trees, size), TREE_LABEL),
+        (draw_houses(eye, rays, around.houses, size), HOUSE_LABEL),
     ):
         closer = layer.depth < depth
         lit = torch.where(closer[:, None], layer.colour, lit)
@@ -294,13 +302,13 @@ def _grid(around: _Around, rays: Rays, size: tuple[int, int]) -> _Grid:
     seen = depth.isfinite()
     lit = through_air(eye, lit, x, y, z, torch.where(seen, depth, 0.0) * length)
     image = torch.where(seen[:, None], lit, image)
-    return _Grid(rays=rays, image=image, depth=depth, label=label)
+    return _Grid(rays=rays, image=image, depth=depth, label=label, shadow=shadow)
 
 
-def _caster(figures: Figures, foot: Tensor) -> tuple[Boxes, Tensor]:
-    """The shadow of a thing; a comet has none."""
-    kind = torch.tensor([found not in (-1, COMET) for found in figures.kinds], device=figures.x.device)
-    frames = torch.arange(len(figures.x), device=figures.x.device)
-    boxes = figures.boxes(frames)
-    small = torch.where(kind, figures.half * 0.7, 0.0)
-    return boxes._replace(half_x=small, half_y=small, half_z=small), foot.clamp(min=0)
+def _caster(eye: Eye, figures: Figures) -> Casters:
+    """Shadow of a thing; a comet has none."""
+    casts = torch.tensor([found not in (-1, COMET) for found in figures.kinds], device=figures.x.device)
+    boxes = figures.boxes(torch.arange(len(figures.x), device=figures.x.device))
+    half = torch.where(casts, figures.half * 0.7, 0.0)
+    foot = height_of(eye.places(figures.x[:, None], figures.z[:, None]), eye.mood.setting).y[:, 0]
+    return Casters(boxes._replace(half_x=half, half_y=half, half_z=half), foot.clamp(min=0))

@@ -56,7 +56,7 @@ def _disc(mood: Mood, image: Tensor, x: Tensor, y: Tensor, z: Tensor, pixel: flo
     night = (mood.time == NIGHT).float()[:, None]
     angle = ((1 - _toward(mood, x, y, z)) * 2).clamp(min=0).sqrt()
     radius = 0.042 - 0.006 * night
-    clear = (1 - 0.9 * mood.dull) * (1 - 0.5 * mood.fog)
+    clear = (1 - 1.2 * mood.dull).clamp(min=0) * (1 - 0.5 * mood.fog)
     disc = ((radius - angle) / (1.6 * pixel) + 0.5).clamp(0, 1) * clear
     face = torch.lerp(mood.glow, torch.ones_like(mood.glow), 0.65)
     return torch.lerp(image, face, disc[:, None])
@@ -72,11 +72,11 @@ def _stars(eye: Eye, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     row = v.floor()
     word = hash_cells(column.to(torch.int32).remainder(170), row.to(torch.int32), eye.seed[:, None])
     rank = uniform(word)
-    away = (u - column - 0.3 - 0.4 * uniform(word, 1)).square() + (
-        v - row - 0.3 - 0.4 * uniform(word, 2)
+    away = (u - column - 0.12 - 0.76 * uniform(word, 1)).square() + (
+        v - row - 0.12 - 0.76 * uniform(word, 2)
     ).square()
     twinkle = 0.75 + 0.25 * torch.sin(2.2 * eye.time[:, None] + 40 * rank)
-    return torch.exp(away * -70) * (rank > 0.6) * (0.3 + 0.9 * uniform(word, 3)) * twinkle * amount
+    return torch.exp(away * -70) * (rank > 0.72) * (0.25 + uniform(word, 3)) * twinkle * amount
 
 
 def _clouds(eye: Eye, image: Tensor, x: Tensor, y: Tensor, z: Tensor) -> Tensor:

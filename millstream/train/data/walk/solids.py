@@ -6,7 +6,9 @@ Shapes: N frames, W windows, C cells, M solids, F fragments, P samples.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +35,7 @@ from millstream.train.data.walk.scenery import (
     houses_in,
     trees_in,
 )
+from millstream.train.data.walk.surface import Horizon
 from millstream.train.data.walk.terrain import height_of
 from millstream.train.data.walk.window import SNAP
 
@@ -63,6 +66,8 @@ _CACTUS_PARTS = (
 )  # fmt: skip
 assert (FIR, ROUND, ROCK, CACTUS) == (0, 1, 2, 3), "parts lie in the order of kinds"
 _PARTS = (_FIR_PARTS, _ROUND_PARTS, _ROCK_PARTS, _CACTUS_PARTS)
+_WIDEST = (0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
+"""Which part of each kind casts its shadow."""
 _PAINTS = ((0.42, 0.30, 0.21), (0.17, 0.42, 0.25), (0.34, 0.56, 0.22), (0.60, 0.54, 0.50), (0.34, 0.54, 0.30))
 _ROUND_TINTS = ((0.30, 0.54, 0.22), (0.42, 0.62, 0.22), (0.24, 0.48, 0.24), (0.82, 0.56, 0.20))
 _WALLS = (
@@ -132,6 +137,8 @@ class Quadrics:
     paint: Tensor
     """[M, 3]"""
     leafy: Tensor
+    widest: Tensor
+    """True of one part of each tree."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,22 +165,35 @@ class Blocks:
     word: Tensor
 
 
-def _near(eye: Eye, there: Tensor, x: Tensor, z: Tensor, reach: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Frames and columns of those within reach and not behind the eye, and how far they are."""
+def _near(
+    eye: Eye, there: Tensor, x: Tensor, y: Tensor, z: Tensor, wide: Tensor, reach: float, horizon: Horizon
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Frames and columns of those that may be seen, and how far they are: within reach, not behind the eye,
+    with a top (height `y`) that the land before them does not hide, not lost in the haze."""
     u = x - eye.x[:, None]
     w = z - eye.z[:, None]
     far = (u.square() + w.square()).sqrt()
-    ahead = u * eye.rotation[:, 0, 2, None] + w * eye.rotation[:, 2, 2, None]
-    frame, column = (there & (far < reach) & (ahead > -14)).nonzero(as_tuple=True)  # waits for the device
+    yaw_x = eye.rotation[:, 0, 0, None]
+    yaw_z = eye.rotation[:, 2, 0, None]
+    aside = u * yaw_x + w * yaw_z
+    ahead = u * yaw_z - w * yaw_x  # the way the eye looks, on the ground
+    beside = (aside.abs() - 1.5 * wide) < ahead.clamp(min=0) * math.tan(min(horizon.span, 1.5)) + 6
+    seen = there & (far < reach) & (far < 5 * eye.mood.sight) & (ahead > -12) & beside
+    seen &= (y - eye.y[:, None]) / far > horizon.before(torch.atan2(aside, ahead), far - 4) - 0.01
+    frame, column = seen.nonzero(as_tuple=True)  # waits for the device
     return frame, column, far[frame, column]
 
 
-def tree_parts(eye: Eye, solids: Solids, offset: tuple[Tensor, Tensor], index: Tensor) -> Quadrics:
+def tree_parts(
+    eye: Eye, solids: Solids, offset: tuple[Tensor, Tensor], index: Tensor, horizon: Horizon
+) -> Quadrics:
     """Parts of the trees within sight; `offset` [N] leads from each window's tile to the frame's."""
     trees = solids.trees
     all_x = trees.x[index] + offset[0][:, None]
     all_z = trees.z[index] + offset[1][:, None]
-    frame, column, far = _near(eye, trees.there[index], all_x, all_z, TREES_TO)
+    frame, column, far = _near(
+        eye, trees.there[index], all_x, (solids.tree_y + trees.tall)[index], all_z, trees.wide[index], TREES_TO, horizon
+    )
     window = index[frame]
     kind = trees.kind[window, column]
     shrink = smooth(TREES_TO, TREES_TO * 0.75, far)
@@ -221,15 +241,21 @@ def tree_parts(eye: Eye, solids: Solids, offset: tuple[Tensor, Tensor], index: T
         high=flat(high),
         paint=colours.flatten(0, 1)[keep],
         leafy=flat(((paint == 1) | (paint == 2)).float()),
+        widest=flat(constant(_WIDEST, eye.x.device).view(4, 4)[kind] > 0),
     )
 
 
-def house_parts(eye: Eye, solids: Solids, offset: tuple[Tensor, Tensor], index: Tensor) -> Blocks:
+def house_parts(
+    eye: Eye, solids: Solids, offset: tuple[Tensor, Tensor], index: Tensor, horizon: Horizon
+) -> Blocks:
     """Walls, roof and chimney of the houses within sight."""
     houses = solids.houses
     all_x = houses.x[index] + offset[0][:, None]
     all_z = houses.z[index] + offset[1][:, None]
-    frame, column, far = _near(eye, houses.there[index], all_x, all_z, HOUSES_TO)
+    frame, column, far = _near(
+        eye, houses.there[index], all_x, (solids.house_y + houses.tall + houses.roof + 3)[index], all_z,
+        houses.half_x[index], HOUSES_TO, horizon,
+    )  # fmt: skip
     window = index[frame]
     shrink = smooth(HOUSES_TO, HOUSES_TO * 0.8, far)
 
@@ -480,20 +506,33 @@ def _facade(
     return paint.view(*shape, 3).mT, lamp.view(shape)
 
 
+class Casters(NamedTuple):
+    """What casts shadows."""
+
+    boxes: Boxes
+    foot: Tensor
+    """Height of the ground below [M]."""
+
+
+def tree_shadows(trees: Quadrics) -> Casters:
+    """One shadow a tree: that of its widest part."""
+    widest = trees.widest.nonzero()[:, 0]  # waits for the device
+    return Casters(Boxes(*(part[widest] for part in trees.boxes)), trees.foot[widest])
+
+
 def cast_shadows(
-    eye: Eye, rays: Rays, casters: list[tuple[Boxes, Tensor]], x: Tensor, z: Tensor, size: tuple[int, int]
+    eye: Eye, rays: Rays, casters: list[Casters], x: Tensor, z: Tensor, size: tuple[int, int]
 ) -> Tensor:
-    """Light that is left on the ground [N, P]: a soft ellipse away from the sun for each caster, given with the
-    height of the ground below it. x, z [N, P] are the ground's places, in metres from the tile."""
+    """Light that is left on the ground [N, P]: a soft ellipse away from the sun for each caster.
+    x, z [N, P] are the ground's places, in metres from the tile."""
     left = torch.ones_like(x)
-    for boxes, foot in casters:
-        left = torch.minimum(left, _ellipses(eye, rays, boxes, foot, x, z, size))
+    for caster in casters:
+        left = torch.minimum(left, _ellipses(eye, rays, caster, x, z, size))
     return left
 
 
-def _ellipses(
-    eye: Eye, rays: Rays, boxes: Boxes, foot: Tensor, x: Tensor, z: Tensor, size: tuple[int, int]
-) -> Tensor:
+def _ellipses(eye: Eye, rays: Rays, caster: Casters, x: Tensor, z: Tensor, size: tuple[int, int]) -> Tensor:
+    boxes, foot = caster
     frame = boxes.frame
     far = ((boxes.x - eye.x[frame]).square() + (boxes.z - eye.z[frame]).square()).sqrt()
     wide = torch.maximum(boxes.half_x, boxes.half_z)
@@ -512,7 +551,7 @@ def _ellipses(
     middle_z = boxes.z + way_z * off
     long = wide * 0.95 + reach * 0.5
     across = wide * 0.95
-    box = Boxes(frame, middle_x, foot[kept], middle_z, long, 0.6 + 0.3 * (long + off), long)
+    box = Boxes(frame, middle_x, foot[kept], middle_z, long, 0.4 + 0.2 * (long + off), long)
     found = fragments(eye, box, rays, size)
     dx = x.flatten()[found.sample] - middle_x[found.solid]
     dz = z.flatten()[found.sample] - middle_z[found.solid]

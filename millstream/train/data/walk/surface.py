@@ -38,6 +38,15 @@ class Horizon:
     span: float
     """Directions go from -span to span, radians to the right of the camera."""
 
+    def before(self, turn: Tensor, far: Tensor) -> Tensor:
+        """Highest rise of the land nearer than `far`, in directions `turn` [N, C]; very low where there is
+        none."""
+        count = self.rise.shape[1]
+        column = ((turn / self.span + 1) * ((count - 1) / 2)).round().clamp(0, count - 1).long()
+        ring = torch.searchsorted(self.rings, far.clamp(min=0).contiguous()) - 1
+        frame = torch.arange(len(self.rise), device=turn.device)[:, None]
+        return torch.where(ring >= 0, self.highest[frame, column, ring.clamp(min=0)], -1e3)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hits:
