@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from millstream.core.errors import ConfigError
+from millstream.train.data.actions_file import KEYS, ActionRow
 from millstream.train.data.vocabulary import HELD_OUT_ONE_IN
 
-KEYS = ("w", "a", "s", "d", "up", "down", "left", "right")
-"""Ahead, left, back, right; then what turns the camera."""
 STANDING_SHARE = 0.2
 """About so much of a track nothing is done."""
 
@@ -60,6 +61,18 @@ def held(keys: str, frames: int, count: int = 1) -> Actions:
     actions = standing(count, frames)
     for name in keys.split("+"):
         actions.keys[:, :, KEYS.index(name)] = True
+    return actions
+
+
+def actions_of(rows: Sequence[ActionRow]) -> Actions:
+    """One walk's actions, as its file has them."""
+    if not rows:
+        raise ConfigError("a file of actions has no rows; it needs one for each frame")
+    actions = standing(1, len(rows))
+    for t, row in enumerate(rows):
+        for key in row.keys:
+            actions.keys[0, t, KEYS.index(key)] = True
+        actions.look[0, t] = torch.tensor((row.look_x, row.look_y), dtype=torch.float64)
     return actions
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from millstream.train.data.walk.actions import KEYS, Actions
+from millstream.train.data.actions_file import KEYS, ActionRow
+from millstream.train.data.walk.actions import Actions
 from millstream.train.data.walk.camera import rotations
 from millstream.train.data.walk.noise import TILE, Places, place_of
 from millstream.train.data.walk.scene import EYE, Walks
@@ -146,3 +147,23 @@ def obstacles_near(walks: Walks, x: Tensor, z: Tensor) -> Obstacles:
 def _is_wet(walks: Walks, x: Tensor, z: Tensor) -> Tensor:
     places = place_of(x[:, None], z[:, None], walks.world, torch.float64)
     return height_of(places, walks.scenes.setting).y[:, 0] < -WADE
+
+
+def action_rows(actions: Actions, poses: Poses, walk_row: int) -> list[ActionRow]:
+    """One walk's frames, for its file: what was done and where it led."""
+    columns = zip(
+        actions.keys[walk_row].tolist(),
+        actions.look[walk_row].tolist(),
+        *(part[walk_row].tolist() for part in (poses.x, poses.y, poses.z, poses.yaw, poses.pitch)),
+        strict=True,
+    )
+    return [
+        ActionRow(
+            frame=frame,
+            keys=tuple(key for key, down in zip(KEYS, held, strict=True) if down),
+            look_x=look[0],
+            look_y=look[1],
+            pose=(x, y, z, yaw, pitch),
+        )
+        for frame, (held, look, x, y, z, yaw, pitch) in enumerate(columns)
+    ]
