@@ -55,7 +55,9 @@ def write_walks(request: PreviewRequest) -> None:
 def _write_video(request: PreviewRequest, scene: Walks, actions: Actions, poses: Poses, number: int) -> None:
     """One walk, its caption, and its actions in either form."""
     stem = f"{number:04d}"
-    one = Poses(**{name: getattr(poses, name)[number : number + 1] for name in ("x", "y", "z", "yaw", "pitch")})
+    one = Poses(
+        **{name: getattr(poses, name)[number : number + 1] for name in ("x", "y", "z", "yaw", "pitch")}
+    )
     labels = []
     with VideoWriter(request.out / f"{stem}.mp4", fps=FPS, overwrite=request.overwrite) as writer:
         for rendered in _by_seconds(scene, one, request):

@@ -97,7 +97,9 @@ def _json_records(path: Path, text: str) -> Iterable[tuple[int, Mapping[str, obj
 def _row(path: Path, number: int, line: int, record: Mapping[str, object]) -> ActionRow:
     frame = _number(path, line, record, "frame")
     if frame != number:
-        raise ConfigError(f"{path} line {line}: frame {frame:g} where {number} is due; one row a frame, from 0 on")
+        raise ConfigError(
+            f"{path} line {line}: frame {frame:g} where {number} is due; one row a frame, from 0 on"
+        )
     keys = tuple(key for key in str(record.get("keys") or "").split("+") if key)
     unknown = [key for key in keys if key not in KEYS]
     if unknown:

@@ -76,7 +76,10 @@ def walk_attributes(walks: Walks, actions: Actions, labels: Tensor, *, fps: floa
     step = torch.stack((still, ahead, back, aside), dim=1).argmax(dim=1)
     turned = ((keys["right"] - keys["left"]) * TURN_SPEED / fps + actions.look[..., 0]).sum(dim=1)
     turn = torch.where(turned > TURNED, 2, torch.where(turned < -TURNED, 1, 0))
-    shares = [(labels == LABELS.index(name)).float().mean(dim=(1, 2, 3)).cpu() for name in ("tree", "house", "water")]
+    shares = [
+        (labels == LABELS.index(name)).float().mean(dim=(1, 2, 3)).cpu()
+        for name in ("tree", "house", "water")
+    ]
     sight = torch.stack(shares, dim=1) > SEEN_SHARE
     sight[:, SIGHTS.index("lake")] &= walks.scenes.setting != SETTINGS.index("sea")
     return WalkAttributes(step=step, turn=turn, sight=sight)
@@ -88,9 +91,7 @@ def walk_captions(walks: Walks, found: WalkAttributes, *, seed: int) -> list[str
     said = []
     for row, line in enumerate(lines):
         lots = random.Random(f"walk/{seed}/{row}")
-        names = [
-            lots.choice(phrases) for phrases in _phrases(found, row) if lots.random() >= LEFT_OUT
-        ]
+        names = [lots.choice(phrases) for phrases in _phrases(found, row) if lots.random() >= LEFT_OUT]
         said.append(_joined(line, names))
     return said
 
@@ -98,9 +99,7 @@ def walk_captions(walks: Walks, found: WalkAttributes, *, seed: int) -> list[str
 def plain_walk_captions(walks: Walks, found: WalkAttributes) -> list[str]:
     """The first phrase of everything, in one order."""
     lines = canonical_captions(walks.scenes)
-    return [
-        _joined(line, [phrases[0] for phrases in _phrases(found, row)]) for row, line in enumerate(lines)
-    ]
+    return [_joined(line, [phrases[0] for phrases in _phrases(found, row)]) for row, line in enumerate(lines)]
 
 
 def mentioned_of_walk(caption: str) -> dict[str, tuple[int, ...]]:
@@ -125,7 +124,9 @@ def _phrases(found: WalkAttributes, row: int) -> list[tuple[str, ...]]:
     """All ways to say each attribute of one walk."""
     step = STEP_PHRASES[STEPS[int(found.step[row])]]
     turn = TURN_PHRASES[TURNS[int(found.turn[row])]]
-    sights = [SIGHT_PHRASES[name] for name, there in zip(SIGHTS, found.sight[row].tolist(), strict=True) if there]
+    sights = [
+        SIGHT_PHRASES[name] for name, there in zip(SIGHTS, found.sight[row].tolist(), strict=True) if there
+    ]
     return [step, turn, *sights]
 
 

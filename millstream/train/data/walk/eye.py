@@ -122,7 +122,9 @@ def mood_of(walks: Walks, device: torch.device) -> Mood:
     sight = constant(tuple(SIGHT[name] for name in WEATHERS), device)[scenes.weather][:, None]
     fog = (scenes.weather == FOG)[:, None, None]
     veil = torch.lerp(colours["haze"], colours["grey"] * 1.12, 0.8).clamp(max=1)
-    colours["haze"] = torch.where(fog, veil, torch.lerp(colours["haze"], colours["grey"], dull[:, None] * 0.4))
+    colours["haze"] = torch.where(
+        fog, veil, torch.lerp(colours["haze"], colours["grey"], dull[:, None] * 0.4)
+    )
     return Mood(
         **colours,
         dull=dull,
@@ -142,7 +144,9 @@ def _sun(scenes: Scenes, yaw: Tensor) -> Tensor:
     lot = scenes.sun - 0.5
     time = scenes.time
     off = torch.where(time == DAWN, 24 * lot - 17, torch.where(time == DUSK, 24 * lot + 17, 50 * lot))
-    lift = torch.where(time == DAWN, 8.0, torch.where(time == DUSK, 6.5, torch.where(time == NIGHT, 17.0, 27.0)))
+    lift = torch.where(
+        time == DAWN, 8.0, torch.where(time == DUSK, 6.5, torch.where(time == NIGHT, 17.0, 27.0))
+    )
     angle = (yaw + off).deg2rad()
     rise = lift.deg2rad()
     return torch.stack((angle.sin() * rise.cos(), rise.sin(), -angle.cos() * rise.cos()), dim=1)

@@ -43,7 +43,9 @@ def fade(footprint: Tensor, length: float) -> Tensor:
     return (length / footprint * 0.5 - 1).clamp(0, 1)
 
 
-def shine_on(mood: Mood, paint: Tensor, normal: tuple[Tensor, Tensor, Tensor], shadow: Tensor | float = 1.0) -> Tensor:
+def shine_on(
+    mood: Mood, paint: Tensor, normal: tuple[Tensor, Tensor, Tensor], shadow: Tensor | float = 1.0
+) -> Tensor:
     """A colour in this light: from all of the sky, and from the sun; shadows take on the sky's colour."""
     east, up, south = normal
     facing = (east * mood.sun[:, :1] + up * mood.sun[:, 1:2] + south * mood.sun[:, 2:]).clamp(min=0)
@@ -87,7 +89,9 @@ def ground(eye: Eye, x: Tensor, z: Tensor, land: Height, footprint: Tensor, rail
     paint = torch.lerp(paint, sand, wet[:, None])
     paint = paint * (1 - 0.28 * smooth(0.22, 0.02, land.y))[:, None]
     soft = footprint.clamp(min=0.25)
-    path = ((PATH_HALF + 0.12 * grain - land.path) / soft + 0.5).clamp(0, 1) * (PATH_HALF * 3 / soft).clamp(max=1)
+    path = ((PATH_HALF + 0.12 * grain - land.path) / soft + 0.5).clamp(0, 1) * (PATH_HALF * 3 / soft).clamp(
+        max=1
+    )
     earth = colour(0.66, 0.54, 0.39, like=paint)[..., 0] * (1 + 0.10 * grain + 0.10 * fine)[:, None]
     paint = torch.lerp(paint, earth, (0.85 * path)[:, None])
     paint = _track(paint, x, z, footprint, rails)
@@ -155,7 +159,12 @@ def lit_ground(eye: Eye, paint: Tensor, land: Height, shadow: Tensor) -> Tensor:
 
 
 def water(
-    eye: Eye, rays: tuple[Tensor, Tensor, Tensor], far: Tensor, deep: Tensor, skyline: Tensor, footprint: Tensor
+    eye: Eye,
+    rays: tuple[Tensor, Tensor, Tensor],
+    far: Tensor,
+    deep: Tensor,
+    skyline: Tensor,
+    footprint: Tensor,
 ) -> Tensor:
     """Lit colour of the water's surface, seen along directions of length 1, `far` metres along the ground.
 

@@ -20,7 +20,6 @@ from millstream.train.data.walk.camera import Rays, focal_length, intrinsics, ra
 from millstream.train.data.walk.eye import Eye, Mood, eyes_of, mood_of
 from millstream.train.data.walk.noise import TILE
 from millstream.train.data.walk.paint import ground, lit_ground, through_air, water
-from millstream.train.data.walk.raster import Boxes
 from millstream.train.data.walk.scene import Walks
 from millstream.train.data.walk.sky import sky
 from millstream.train.data.walk.solids import (
@@ -42,7 +41,7 @@ from millstream.train.data.walk.terrain import height_of
 from millstream.train.data.walk.things import Cutout, Figures, draw_figures, figures_of
 from millstream.train.data.walk.walker import Poses
 from millstream.train.data.walk.weather import falling, grey_air
-from millstream.train.data.walk.window import SNAP, Window, windows_around
+from millstream.train.data.walk.window import Window, windows_around
 
 LABELS = ("sky", "ground", "water", "tree", "house", "thing", "second thing")
 """What a pixel shows; an id is a name's place. A rock is a tree here."""
@@ -99,7 +98,9 @@ def render_walks(
             for first in range(0, count, step):
                 moments = slice(first, first + step)
                 pieces.append(
-                    _paint(walks[rows], _rows(part, rows).frames(first, step), mood, rows, time_T[moments], size)
+                    _paint(
+                        walks[rows], _rows(part, rows).frames(first, step), mood, rows, time_T[moments], size
+                    )
                 )
     pixels, depth, masks, labels = (
         _joined([getattr(piece, name) for piece in pieces], shape)
@@ -162,7 +163,12 @@ class _Around:
 def _paint(
     walks: Walks, poses: Poses, mood: Mood, rows: slice, time_T: Tensor, size: tuple[int, int]
 ) -> _Piece:
-    eye = eyes_of(walks, poses, mood.rows(torch.arange(rows.start, rows.start + len(walks), device=mood.dull.device)), time_T)
+    eye = eyes_of(
+        walks,
+        poses,
+        mood.rows(torch.arange(rows.start, rows.start + len(walks), device=mood.dull.device)),
+        time_T,
+    )
     around = _look(walks, poses, eye, time_T, size)
     middle = _grid(around, rays_of(eye.rotation, size, corners=False), size)
     # shadows are soft: those of the corners are the mean of the pixels around

@@ -16,7 +16,17 @@ from torch import Tensor
 
 from millstream.ops.noise import philox
 from millstream.train.data.light import constant
-from millstream.train.data.motion import BOBBING, CIRCLING, COMET, DRIFTING, FALLING, RISING, SEA, STOUT, TRAIN
+from millstream.train.data.motion import (
+    BOBBING,
+    CIRCLING,
+    COMET,
+    DRIFTING,
+    FALLING,
+    RISING,
+    SEA,
+    STOUT,
+    TRAIN,
+)
 from millstream.train.data.scene import Scenes, sample_scenes
 from millstream.train.data.vocabulary import RUNNERS, SETTINGS, SWIMMERS, THINGS
 from millstream.train.data.walk.noise import TILE, place_of
@@ -121,7 +131,9 @@ def sample_walks(count: int, *, seed: int, held_out: bool | None = False, start:
     scenes = sample_scenes(count, seed=seed, held_out=held_out, start=start, settings=WALK_SETTINGS)
     index = torch.arange(start, start + count)
     world = _words(index, 0, seed)[:, 0].sub(1 << 31).to(torch.int32)
-    lots = torch.stack([_words(index, 1 + k, seed) for k in range(TRIED)], dim=1).double() * 2.0**-32  # [B, K, 4]
+    lots = (
+        torch.stack([_words(index, 1 + k, seed) for k in range(TRIED)], dim=1).double() * 2.0**-32
+    )  # [B, K, 4]
     return _settle(scenes, world, lots)
 
 
@@ -235,12 +247,14 @@ def _altitude(scenes: Scenes, level: Tensor, eye: Tensor, far: Tensor, half: Ten
     """Of each thing's middle: on the water, on the rails, or in the air and not too high to be seen."""
     thing = torch.stack((scenes.thing, scenes.thing2), dim=1)
     lot = torch.stack((scenes.level, 1 - scenes.level), dim=1).double()
-    lift = torch.where(thing == COMET, 0.26, 0.02 + 0.11 * lot)
+    lift = torch.where(thing == COMET, 0.38, 0.02 + 0.11 * lot)
     motion = torch.stack((scenes.motion, scenes.motion2), dim=1)
     lift = torch.where(motion == RISING, 0.02, torch.where(motion == FALLING, 0.04, lift))
     flies = torch.maximum(level + 1.15 * half + 0.3, eye + far * lift)
     swims = _is_one_of(SWIMMERS, thing) & (scenes.setting == SEA)[:, None]
-    afloat = constant(tuple({"boat": 0.8, "whale": 0.3, "fish": 0.4}.get(name, 0.0) for name in THINGS), thing.device)
+    afloat = constant(
+        tuple({"boat": 0.8, "whale": 0.3, "fish": 0.4}.get(name, 0.0) for name in THINGS), thing.device
+    )
     y = torch.where(swims, afloat[thing] * half, flies)
     return torch.where(_is_one_of(RUNNERS, thing), level + 0.42 * half, y)
 

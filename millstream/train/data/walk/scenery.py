@@ -119,7 +119,9 @@ def trees_in(
     dtype = clearing.x0.dtype
     x = (x + (uniform(word, 1) - 0.5) * 0.62 * TREE_CELL).to(dtype)
     z = (z + (uniform(word, 2) - 0.5) * 0.62 * TREE_CELL).to(dtype)
-    grove = value_noise(Places(x, z, tile, seed), 128.0, 21) + 0.5 * value_noise(Places(x, z, tile, seed), 32.0, 22)
+    grove = value_noise(Places(x, z, tile, seed), 128.0, 21) + 0.5 * value_noise(
+        Places(x, z, tile, seed), 32.0, 22
+    )
     table = _by_setting(setting)
     share = table[:, 0, None] * (1 + table[:, 1, None] * 3.0 * grove).clamp(0, 4)
     lot = uniform(word, 3)
@@ -155,7 +157,16 @@ def houses_in(
     reach = torch.maximum(half_x, half_z) * torch.where(city, 1.05, 1.2)
     there = (uniform(word) < _by_setting(setting)[:, 2, None]) & (clearing.distance(x, z) > reach + 1.0)
     return Houses(
-        there=there, x=x, z=z, half_x=half_x, half_z=half_z, tall=tall, roof=roof, turn=turn, lot=lot, word=word
+        there=there,
+        x=x,
+        z=z,
+        half_x=half_x,
+        half_z=half_z,
+        tall=tall,
+        roof=roof,
+        turn=turn,
+        lot=lot,
+        word=word,
     )
 
 

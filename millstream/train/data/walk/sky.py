@@ -89,9 +89,7 @@ def _clouds(eye: Eye, image: Tensor, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     # detail that is smaller than some samples fades, so that the far ones do not flicker
     body = _cloud_field(eye, east, south, far)
     level = (mood.sun[:, 0].square() + mood.sun[:, 2].square()).sqrt().clamp(min=0.1)[:, None]
-    toward = _cloud_field(
-        eye, east + 70 * mood.sun[:, :1] / level, south + 70 * mood.sun[:, 2:] / level, far
-    )
+    toward = _cloud_field(eye, east + 70 * mood.sun[:, :1] / level, south + 70 * mood.sun[:, 2:] / level, far)
     cover = torch.maximum(mood.cover * 0.75 - 0.55, mood.dull * 1.1 - 0.45)
     cover = cover - (mood.weather == AURORA).float()[:, None] * 0.8
     thick = smooth(-0.05, 0.5, body + cover) * smooth(0.03, 0.16, y)
@@ -121,8 +119,17 @@ def _aurora(eye: Eye, image: Tensor, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     violet = image.new_tensor((0.62, 0.30, 0.98))[:, None]
     for curtain in range(3):
         a = angle + 2.1 * curtain + shift
-        foot = 0.16 + 0.11 * curtain + 0.05 * torch.sin(5 * a + 0.22 * time) + 0.03 * torch.sin(11 * a - 0.3 * time)
-        rays = 0.62 + 0.2 * torch.sin(61 * a + 0.8 * time + 2 * torch.sin(7 * a)) + 0.16 * torch.sin(113 * a - time)
+        foot = (
+            0.16
+            + 0.11 * curtain
+            + 0.05 * torch.sin(5 * a + 0.22 * time)
+            + 0.03 * torch.sin(11 * a - 0.3 * time)
+        )
+        rays = (
+            0.62
+            + 0.2 * torch.sin(61 * a + 0.8 * time + 2 * torch.sin(7 * a))
+            + 0.16 * torch.sin(113 * a - time)
+        )
         rays = rays * (0.65 + 0.35 * torch.sin(4 * a + 0.3 * time)) * (0.9 - 0.2 * curtain)
         up = (y - foot) * (6.5 - 1.6 * rays)
         glow = torch.exp(-up.clamp(min=0) * 1.2) * smooth(-0.22, 0.1, up) * rays * there

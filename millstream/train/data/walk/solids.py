@@ -108,7 +108,10 @@ def solids_around(
         trees=Trees(**{f.name: getattr(trees, f.name).gather(1, order)[:, :kept] for f in fields(Trees)}),
         tree_y=land.y.gather(1, order)[:, :kept],
         houses=Houses(
-            **{f.name: getattr(houses, f.name).gather(1, order_houses)[:, :kept_houses] for f in fields(Houses)}
+            **{
+                f.name: getattr(houses, f.name).gather(1, order_houses)[:, :kept_houses]
+                for f in fields(Houses)
+            }
         ),
         house_y=ground.y.gather(1, order_houses)[:, :kept_houses],
     )
@@ -192,7 +195,14 @@ def tree_parts(
     all_x = trees.x[index] + offset[0][:, None]
     all_z = trees.z[index] + offset[1][:, None]
     frame, column, far = _near(
-        eye, trees.there[index], all_x, (solids.tree_y + trees.tall)[index], all_z, trees.wide[index], TREES_TO, horizon
+        eye,
+        trees.there[index],
+        all_x,
+        (solids.tree_y + trees.tall)[index],
+        all_z,
+        trees.wide[index],
+        TREES_TO,
+        horizon,
     )
     window = index[frame]
     kind = trees.kind[window, column]
@@ -200,7 +210,9 @@ def tree_parts(
     tall = trees.tall[window, column] * shrink
     wide = trees.wide[window, column] * shrink
     lot = trees.lot[window, column]
-    parts = constant(tuple(n for k in _PARTS for p in k for n in p), eye.x.device).view(4, 4, 6)[kind]  # [M, 4, 6]
+    parts = constant(tuple(n for k in _PARTS for p in k for n in p), eye.x.device).view(4, 4, 6)[
+        kind
+    ]  # [M, 4, 6]
     shape, middle, half, radius, off, paint = parts.unbind(2)
     angle = (lot * 6.283)[:, None]
     radius = radius * wide[:, None]
@@ -230,7 +242,13 @@ def tree_parts(
     tight = 1 / half.clamp(min=1e-3).square()
     return Quadrics(
         boxes=Boxes(
-            flat(frame[:, None]), flat(x), flat(mid), flat(z), flat(radius), flat((high - low) / 2), flat(radius)
+            flat(frame[:, None]),
+            flat(x),
+            flat(mid),
+            flat(z),
+            flat(radius),
+            flat((high - low) / 2),
+            flat(radius),
         ),
         foot=flat(solids.tree_y[window, column][:, None]),
         base=flat(base),
@@ -309,7 +327,9 @@ def house_parts(
     cos = spread(cos)
     sin = spread(sin)
     base = spread(of(solids.house_y))
-    paint = torch.stack((wall, tile, torch.where(tower[:, None], wall * 0.85, tile * 0.8)), dim=1).flatten(0, 1)
+    paint = torch.stack((wall, tile, torch.where(tower[:, None], wall * 0.85, tile * 0.8)), dim=1).flatten(
+        0, 1
+    )
     return Blocks(
         boxes=Boxes(
             spread(frame), part["x"], base + (part["low"] + part["high"]) / 2, part["z"],
@@ -387,16 +407,16 @@ def draw_trees(eye: Eye, rays: Rays, parts: Quadrics, size: tuple[int, int]) -> 
     places = Places(x + 0.7 * y, z - 0.6 * y, eye.tile, eye.seed)
     coarse = value_noise(places, 0.5, 60) * fade(footprint, 0.5)
     dapple = coarse + 0.7 * value_noise(places, 0.125, 61) * fade(footprint, 0.125)
-    up = ((oy[winner] + safe * dy[winner] - low[winner]) / (high[winner] - low[winner]).clamp(min=1e-3)).view(shape)
+    up = ((oy[winner] + safe * dy[winner] - low[winner]) / (high[winner] - low[winner]).clamp(min=1e-3)).view(
+        shape
+    )
     tone = 1 + leafy * (0.16 * dapple + 0.26 * (up - 0.6)) + (1 - leafy) * 0.10 * dapple
     tone = tone * torch.where(inner.view(shape) < 0, 0.55, 1.0)
     paint = parts.paint[solid].view(len(eye), -1, 3).mT * tone[:, None]
     white = (eye.mood.weather == SNOW).float()[:, None] * smooth(0.15, 0.7, normal[1] + 0.25 * coarse) * 0.85
     paint = torch.lerp(paint, torch.full_like(paint, 0.95), white[:, None])
     bent = (normal[0], (normal[1] + 0.25 * leafy).clamp(max=1), normal[2])
-    return Layer(
-        depth=torch.where(there, t, _INF).view(shape), colour=shine_on(eye.mood, paint, bent, 0.85)
-    )
+    return Layer(depth=torch.where(there, t, _INF).view(shape), colour=shine_on(eye.mood, paint, bent, 0.85))
 
 
 def _nothing(eye: Eye, rays: Rays) -> Layer:
@@ -483,22 +503,31 @@ def _facade(
     half = torch.where(tower, 0.85, 0.48)
     within = ((half - place.abs()) / soft + 0.5).clamp(0, 1) * ((0.75 - rise.abs()) / soft + 0.5).clamp(0, 1)
     free = (along.abs() + half < room) & (v < parts.ridge[solid] - 1.6) & (row >= 0)
-    top = torch.where(parts.ridge[solid] > 1e3, parts.high[solid], parts.ridge[solid] - parts.slant[solid] * parts.half_w[solid])
+    top = torch.where(
+        parts.ridge[solid] > 1e3,
+        parts.high[solid],
+        parts.ridge[solid] - parts.slant[solid] * parts.half_w[solid],
+    )
     free = free & (row * floor + floor * 0.55 + 0.75 < top + 0.1)
     glass = within * (wall & free) * fade(footprint, 2.4)
     far_tone = torch.where(wall & free & tower, 0.30 * (1 - fade(footprint, 2.4)), 0.0)
     door_half = 0.55
     door = (
-        ((door_half - (along - 0.1 * room).abs()) / soft + 0.5).clamp(0, 1) * ((2.0 - v) / soft + 0.5).clamp(0, 1)
+        ((door_half - (along - 0.1 * room).abs()) / soft + 0.5).clamp(0, 1)
+        * ((2.0 - v) / soft + 0.5).clamp(0, 1)
     ) * (wall & (side == 2) & ~tower)
     tiles = torch.sin(v * (6.283 / 0.32)) * fade(footprint, 0.32) * 0.07
     boards = torch.sin(v * (6.283 / 0.45)) * fade(footprint, 0.45) * 0.035
     tone = 1 + torch.where(parts.wall[solid], boards * ~tower, tiles)
     paint = parts.paint[solid] * tone[:, None]
-    frame_soft = ((half + 0.10 - place.abs()) / soft + 0.5).clamp(0, 1) * ((0.85 - rise.abs()) / soft + 0.5).clamp(0, 1)
+    frame_soft = ((half + 0.10 - place.abs()) / soft + 0.5).clamp(0, 1) * (
+        (0.85 - rise.abs()) / soft + 0.5
+    ).clamp(0, 1)
     frame = (frame_soft - within).clamp(min=0) * (wall & free & ~tower) * fade(footprint, 1.0)
     paint = torch.lerp(paint, torch.full_like(paint, 0.95), (frame * 0.8)[:, None])
-    paint = torch.lerp(paint, paint.new_tensor((0.30, 0.40, 0.50)).expand_as(paint), (glass * 0.85 + far_tone)[:, None])
+    paint = torch.lerp(
+        paint, paint.new_tensor((0.30, 0.40, 0.50)).expand_as(paint), (glass * 0.85 + far_tone)[:, None]
+    )
     paint = torch.lerp(paint, paint.new_tensor((0.42, 0.26, 0.18)).expand_as(paint), door[:, None])
     lot = uniform(hash_cells(column.int() + 57 * side.int(), row.int(), parts.word[solid]))
     dark = ((eye.mood.time >= DUSK).float()[:, None] * torch.ones(shape, device=u.device)).flatten()

@@ -68,7 +68,9 @@ def _cover(
     up = up - up.clamp(-length / 2, length / 2)
     away = ((dx - x[drop]).square() + up.square() + (dz - z[drop]).square()).sqrt()
     soft = (1.5 * (1 - away / thick[drop])).clamp(0, 1)
-    strength = (radius / thick[drop]).clamp(max=1) if length == 0 else (radius / thick[drop]).clamp(max=1).sqrt()
+    strength = (
+        (radius / thick[drop]).clamp(max=1) if length == 0 else (radius / thick[drop]).clamp(max=1).sqrt()
+    )
     shown = smooth(0.5, 1.2, t) * smooth(CUBE / 2, CUBE / 2 - 1.5, t) * (t < depth.flatten()[found.sample])
     return cover.scatter_reduce_(0, found.sample, soft * strength * shown, "amax").view_as(depth)
 

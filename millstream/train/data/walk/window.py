@@ -51,9 +51,7 @@ class Window:
         column = (u * scale).clamp(-last, last) + SIDE / 2
         row = (v * scale).clamp(-last, last) + SIDE / 2 + grid * SIDE
         # to grid_sample, point 0 lies half a step within the edge, which is at -1
-        places = torch.stack(
-            ((column * 2 + 1) / SIDE - 1, (row * 2 + 1) / (SIDE * len(CELLS)) - 1), dim=-1
-        )
+        places = torch.stack(((column * 2 + 1) / SIDE - 1, (row * 2 + 1) / (SIDE * len(CELLS)) - 1), dim=-1)
         found = grid_sample(self.baked[self.index], places[:, None], align_corners=False)[:, :, 0]
         return Height(*found.unbind(1))
 
@@ -72,16 +70,25 @@ def windows_around(
     scene = rows[:, 0].long().to(device)
     corner = rows[:, 1:].div(TILE).floor()
     local = (rows[:, 1:] - corner * TILE).float().to(device)
-    steps = torch.arange(SIDE, device=device) - SIDE / 2
-    baked = []
+    tile = corner.to(torch.int32).to(device)
+    step = len(rows) if device.type == "cuda" else 1  # one window stays in a CPU's cache
+    baked = [
+        _bake(local[part], tile[part], seed[scene[part]], setting[scene[part]])
+        for part in (slice(i, i + step) for i in range(0, len(rows), step))
+    ]
+    middle = (middles - tile_N2 * TILE).float().to(device)
+    window = Window(baked=torch.cat(baked), index=index.to(device), x=middle[:, 0], z=middle[:, 1])
+    return window, rows[:, 0].long(), rows[:, 1:]
+
+
+def _bake(local: Tensor, tile: Tensor, seed: Tensor, setting: Tensor) -> Tensor:
+    """Grids around middles [W, 2]: [W, 4, grids * SIDE, SIDE]."""
+    steps = torch.arange(SIDE, device=local.device) - SIDE / 2
+    grids = []
     for cell in CELLS:
         x = (local[:, :1] + steps * cell)[:, None, :].expand(-1, SIDE, -1).flatten(1)
         z = (local[:, 1:] + steps * cell)[:, :, None].expand(-1, -1, SIDE).flatten(1)
-        places = Places(x, z, corner.to(torch.int32).to(device), seed[scene])
         footprint = torch.full_like(x, cell * 0.8)
-        baked.append(torch.stack(height_of(places, setting[scene], footprint), dim=1).unflatten(2, (SIDE, SIDE)))
-    middle = (middles - tile_N2 * TILE).float().to(device)
-    window = Window(
-        baked=torch.cat(baked, dim=2), index=index.to(device), x=middle[:, 0], z=middle[:, 1]
-    )
-    return window, rows[:, 0].long(), rows[:, 1:]
+        land = height_of(Places(x, z, tile, seed), setting, footprint)
+        grids.append(torch.stack(land, dim=1).unflatten(2, (SIDE, SIDE)))
+    return torch.cat(grids, dim=2)
