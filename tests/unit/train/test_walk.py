@@ -37,6 +37,7 @@ from millstream.train.data.walk.captions import (
     walk_attributes,
     walk_captions,
 )
+from millstream.train.data.walk.clips import walk_clips
 from millstream.train.data.walk.noise import place_of
 from millstream.train.data.walk.render import LABELS, Rendered, render_walks
 from millstream.train.data.walk.scene import EYE, WALK_SETTINGS, Walks, sample_walks, things_at
@@ -257,6 +258,18 @@ def test_pictures_have_their_shape_and_range() -> None:
     assert (found.depth > 0).all()
     assert found.depth[found.labels != 0].isfinite().all()
     assert found.depth[found.labels == 0].isinf().all()
+
+
+def test_clips_have_all_that_a_trainer_wants() -> None:
+    clips = walk_clips(2, seed=3, frames=2, size=(32, 32), start=4)
+    again = walk_clips(1, seed=3, frames=2, size=(32, 32), start=5)
+    assert clips.rendered.pixels.shape == (2, 2, 3, 32, 32)
+    assert torch.equal(clips.actions.keys[1:], again.actions.keys)
+    assert torch.equal(clips.poses.x[1:], again.poses.x)
+    assert torch.equal(
+        clips.rendered.camera_to_world[..., 3], torch.stack((clips.poses.x, clips.poses.y, clips.poses.z), 2)
+    )
+    assert torch.equal(clips.attributes.step[1:], again.attributes.step)
 
 
 def test_exactly_the_things_asked_for_are_there() -> None:

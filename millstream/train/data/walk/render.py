@@ -124,7 +124,8 @@ def _rows(poses: Poses, rows: slice) -> Poses:
 
 def _joined(parts: list[Tensor], shape: tuple[int, int]) -> Tensor:
     """Pieces lie clip by clip, so their frames lie in order."""
-    return torch.cat(parts).unflatten(0, shape)
+    whole: Tensor = torch.cat(parts).unflatten(0, shape)
+    return whole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -131,17 +131,17 @@ def sample_walks(count: int, *, seed: int, held_out: bool | None = False, start:
     scenes = sample_scenes(count, seed=seed, held_out=held_out, start=start, settings=WALK_SETTINGS)
     index = torch.arange(start, start + count)
     world = _words(index, 0, seed)[:, 0].sub(1 << 31).to(torch.int32)
-    lots = (
-        torch.stack([_words(index, 1 + k, seed) for k in range(TRIED)], dim=1).double() * 2.0**-32
-    )  # [B, K, 4]
+    words = torch.stack([_words(index, 1 + k, seed) for k in range(TRIED)], dim=1)
+    lots = words.double() * 2.0**-32  # [B, K, 4]
     return _settle(scenes, world, lots)
 
 
 def _words(index: Tensor, block: int, seed: int) -> Tensor:
     """Four words of 32 bits for each scene [B, 4]; the third counter keeps them apart from those of
     `sample_scenes`."""
-    fixed = [torch.full_like(index, number) for number in (block, 1, 0)]
-    return torch.stack(philox((index, *fixed), (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)), dim=1)
+    number, ours, zero = (torch.full_like(index, word) for word in (block, 1, 0))
+    words = philox((index, number, ours, zero), (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF))
+    return torch.stack(words, dim=1)
 
 
 def _settle(scenes: Scenes, world: Tensor, lots: Tensor) -> Walks:
@@ -239,7 +239,7 @@ def _score(
     wrong[..., 1] &= scenes.second[:, None]
     hidden = ((there_y - ground[..., None]).clamp(min=0) * (~swims[:, None])).amax(dim=2)
     lake = (ahead < 0).double().mean(dim=(2, 3)).clamp(max=0.4)
-    score = lots[..., 3] - 100 * (ground < 0.5) - 12 * (steep - 0.25).clamp(min=0)
+    score: Tensor = lots[..., 3] - 100 * (ground < 0.5) - 12 * (steep - 0.25).clamp(min=0)
     return score - 50 * wrong.sum(dim=2) - 14 * (wall - 0.09).clamp(min=0) - 0.4 * hidden + 3 * lake
 
 

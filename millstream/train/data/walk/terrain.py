@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from millstream.train.data.vocabulary import SETTINGS
 from millstream.train.data.walk.noise import Noise, Places, gradient_noise
 
 WAVELENGTHS = (1024.0, 512.0, 256.0, 128.0, 64.0, 32.0, 16.0)
@@ -48,7 +49,7 @@ LANDS = {
     "forest": Land(base=16.0, heights=(24.0, 20.0, 10.0, 4.5, 1.8, 0.7, 0.2)),
     "space": Land(base=60.0, heights=(0.0,) * 7, paths=0.0),
 }
-"""By setting. Nobody walks in space: its row only keeps ids in their places."""
+"""By setting. Nobody walks in space: its land only fills a row."""
 
 
 class Height(NamedTuple):
@@ -65,7 +66,7 @@ class Height(NamedTuple):
 @lru_cache(maxsize=8)
 def _table(device: torch.device) -> Tensor:
     """[setting, 10]: heights of the noises, dunes, base, paths."""
-    rows = [(*land.heights, land.dunes, land.base, land.paths) for land in LANDS.values()]
+    rows = [(*land.heights, land.dunes, land.base, land.paths) for land in (LANDS[name] for name in SETTINGS)]
     return torch.tensor(rows, device=device)
 
 
@@ -81,8 +82,9 @@ def height_of(places: Places, setting: Tensor, footprint: Tensor | None = None) 
     dx = torch.zeros_like(places.x)
     dz = torch.zeros_like(places.x)
     keep = torch.ones_like(places.x)
-    parts = list(zip(*noises, strict=True))
-    parts.append(tuple(_ridge(Noise(*parts[WAVELENGTHS.index(RIDGED)]))))
+    parts = [Noise(*part) for part in zip(*noises, strict=True)]
+    near = parts[WAVELENGTHS.index(PATHS)]
+    parts.append(_ridge(parts[WAVELENGTHS.index(RIDGED)]))
     for number, (value, slope_x, slope_z) in enumerate(parts):
         weight = rows[:, number]
         y = torch.addcmul(y, weight, value)
@@ -91,7 +93,6 @@ def height_of(places: Places, setting: Tensor, footprint: Tensor | None = None) 
             keep = (wavelength / footprint * 0.25 - 0.5).clamp(0, 1)
         dx = torch.addcmul(dx, weight * keep, slope_x)
         dz = torch.addcmul(dz, weight * keep, slope_z)
-    near = Noise(*parts[WAVELENGTHS.index(PATHS)])
     path = near.value.abs() / (near.dx.square() + near.dz.square() + 1e-6).sqrt()
     return Height(y, dx, dz, path + (1 - rows[:, -1]) * 1e6)
 
