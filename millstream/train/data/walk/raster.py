@@ -8,17 +8,21 @@ Shapes: M solids, F fragments, N frames, P samples.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from millstream.train.data.light import constant
 from millstream.train.data.walk.camera import Rays, focal_length
 from millstream.train.data.walk.eye import Eye
 
 NEAR = 0.12
 """Metres; nothing nearer is seen."""
 _NONE = (1 << 63) - 1
+_SIGNS = tuple(float(sign) for corner in product((-1, 1), repeat=3) for sign in corner)
+"""Of the eight corners of a box."""
 
 
 class Boxes(NamedTuple):
@@ -42,39 +46,25 @@ class Fragments(NamedTuple):
 
 def fragments(eye: Eye, boxes: Boxes, rays: Rays, size: tuple[int, int]) -> Fragments:
     """Samples within the picture of each box. One wait for the device: how many there are."""
-    low_u = high_u = low_v = high_v = low_w = high_w = boxes.x
     focal = focal_length(size)
-    first = True
-    rotation = eye.rotation[boxes.frame]
-    middle_x = boxes.x - eye.x[boxes.frame]
-    middle_y = boxes.y - eye.y[boxes.frame]
-    middle_z = boxes.z - eye.z[boxes.frame]
-    for corner in range(8):
-        x = middle_x + (boxes.half_x if corner & 1 else -boxes.half_x)
-        y = middle_y + (boxes.half_y if corner & 2 else -boxes.half_y)
-        z = middle_z + (boxes.half_z if corner & 4 else -boxes.half_z)
-        right, down, ahead = (
-            x * rotation[:, 0, i] + y * rotation[:, 1, i] + z * rotation[:, 2, i] for i in range(3)
-        )
-        u = right / ahead.clamp(min=NEAR)
-        v = down / ahead.clamp(min=NEAR)
-        if first:
-            low_u = high_u = u
-            low_v = high_v = v
-            low_w = high_w = ahead
-            first = False
-        low_u = torch.minimum(low_u, u)
-        high_u = torch.maximum(high_u, u)
-        low_v = torch.minimum(low_v, v)
-        high_v = torch.maximum(high_v, v)
-        low_w = torch.minimum(low_w, ahead)
-        high_w = torch.maximum(high_w, ahead)
+    eyes = torch.stack((eye.x, eye.y, eye.z), dim=1)[boxes.frame]
+    middle = torch.stack((boxes.x, boxes.y, boxes.z), dim=1) - eyes
+    half = torch.stack((boxes.half_x, boxes.half_y, boxes.half_z), dim=1)
+    corners = middle[:, None] + half[:, None] * constant(_SIGNS, half.device).view(8, 3)  # [M, 8, 3]
+    # no product of matrices: on a GPU it might round to 10 bits
+    seen = (corners[..., None] * eye.rotation[boxes.frame][:, None]).sum(dim=2)
+    ahead = seen[..., 2]
+    place = seen[..., :2] / ahead[..., None].clamp(min=NEAR) * focal
+    low_u, low_v = place.amin(dim=1).unbind(1)
+    high_u, high_v = place.amax(dim=1).unbind(1)
+    low_w = ahead.amin(dim=1)
+    high_w = ahead.amax(dim=1)
     around = low_w < NEAR  # the eye is in the box or beside it: look everywhere
     shift = 0.5 + rays.shift
-    left = torch.where(around, 0, (low_u * focal + size[1] / 2 - shift).ceil())
-    right = torch.where(around, rays.width, (high_u * focal + size[1] / 2 - shift).floor() + 1)
-    top = torch.where(around, 0, (low_v * focal + size[0] / 2 - shift).ceil())
-    bottom = torch.where(around, rays.height, (high_v * focal + size[0] / 2 - shift).floor() + 1)
+    left = torch.where(around, 0, (low_u + size[1] / 2 - shift).ceil())
+    right = torch.where(around, rays.width, (high_u + size[1] / 2 - shift).floor() + 1)
+    top = torch.where(around, 0, (low_v + size[0] / 2 - shift).ceil())
+    bottom = torch.where(around, rays.height, (high_v + size[0] / 2 - shift).floor() + 1)
     left = left.clamp(0, rays.width).long()
     top = top.clamp(0, rays.height).long()
     wide = (right.clamp(0, rays.width).long() - left).clamp(min=0)

@@ -216,7 +216,7 @@ def _score(
     there: tuple[Tensor, Tensor],
     lots: Tensor,
 ) -> Tensor:
-    """How good each place is to begin at [B, K]."""
+    """Score each place to begin at [B, K]: dry, level and open, no thing in the wrong element, a lake in view."""
     x, z, yaw = here
     tried = x.shape[1]
     angles = (yaw[..., None] + yaw.new_tensor((-20.0, 0.0, 20.0))).deg2rad()
@@ -240,7 +240,8 @@ def _score(
     hidden = ((there_y - ground[..., None]).clamp(min=0) * (~swims[:, None])).amax(dim=2)
     lake = (ahead < 0).double().mean(dim=(2, 3)).clamp(max=0.4)
     score: Tensor = lots[..., 3] - 100 * (ground < 0.5) - 12 * (steep - 0.25).clamp(min=0)
-    return score - 50 * wrong.sum(dim=2) - 14 * (wall - 0.09).clamp(min=0) - 0.4 * hidden + 3 * lake
+    score -= 50 * wrong.sum(dim=2) + 14 * (wall - 0.09).clamp(min=0) + 0.4 * hidden - 3 * lake
+    return score
 
 
 def _altitude(scenes: Scenes, level: Tensor, eye: Tensor, far: Tensor, half: Tensor) -> Tensor:

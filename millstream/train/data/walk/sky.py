@@ -86,7 +86,6 @@ def _clouds(eye: Eye, image: Tensor, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     far = CLOUDS_AT / lift
     east = eye.x[:, None] + x * far + WIND * eye.time[:, None]
     south = eye.z[:, None] + z * far
-    # detail that is smaller than some samples fades, so that the far ones do not flicker
     body = _cloud_field(eye, east, south, far)
     level = (mood.sun[:, 0].square() + mood.sun[:, 2].square()).sqrt().clamp(min=0.1)[:, None]
     toward = _cloud_field(eye, east + 70 * mood.sun[:, :1] / level, south + 70 * mood.sun[:, 2:] / level, far)
@@ -99,6 +98,7 @@ def _clouds(eye: Eye, image: Tensor, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
 
 
 def _cloud_field(eye: Eye, east: Tensor, south: Tensor, far: Tensor) -> Tensor:
+    """Noise of the clouds; what far samples are too coarse for fades, so that nothing flickers."""
     places = Places(east, south, eye.tile, eye.seed)
     field = torch.zeros_like(east)
     for wavelength, weight in ((512.0, 0.55), (256.0, 0.38), (128.0, 0.24), (64.0, 0.14)):
