@@ -373,7 +373,7 @@ SURFACE = {
         "--stride", "--weights",
     },
     "train data world": {
-        "--count", "--held-out", "--out", "--overwrite", "--preview", "--seconds", "--seed", "--size", "--videos",
+        "--count", "--held-out", "--out", "--overwrite", "--preview", "--seconds", "--seed", "--size", "--videos", "--walk",
     },
 }  # fmt: skip
 

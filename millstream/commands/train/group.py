@@ -172,6 +172,13 @@ def world(
         bool,
         typer.Option("--videos", help="Write each scene as a video with its caption: what prepare reads."),
     ] = False,
+    walk: Annotated[
+        bool,
+        typer.Option(
+            "--walk",
+            help="Walk through the world in three dimensions; beside each video of --videos, its actions.",
+        ),
+    ] = False,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")] = Path("out/data"),
     seed: Annotated[int, typer.Option(help="Which scenes.")] = 0,
     count: Annotated[int, typer.Option(help="How many scenes.")] = 8,
@@ -183,14 +190,14 @@ def world(
     overwrite: Overwrite = False,
 ) -> None:
     """The painted world that the small model learns: what is in it, with --preview how it looks, with
-    --videos as data."""
+    --videos as data. With --walk, the same things in a land that one walks through."""
     from millstream.commands.train.world import PreviewRequest, print_summary
     from millstream.commands.train.world import preview as run
 
     if preview and videos:
         raise ConfigError("--preview or --videos, not both")
     if not preview and not videos:
-        print_summary()
+        print_summary(walk=walk)
         return
     request = PreviewRequest(
         out=out,
@@ -201,10 +208,12 @@ def world(
         held_out=held_out,
         overwrite=overwrite,
         videos=videos,
+        walk=walk,
     )
     written = run(request)
     if videos:
-        typer.echo(f"{out}: {count} videos with captions; next: millstream train data prepare {out}")
+        beside = "captions and actions" if walk else "captions"
+        typer.echo(f"{out}: {count} videos with {beside}; next: millstream train data prepare {out}")
         return
     for path in written:
         typer.echo(path)

@@ -45,6 +45,8 @@ class PreviewRequest:
     overwrite: bool = False
     videos: bool = False
     """Each scene by itself, with its caption beside it, in place of a sheet and a clip of all."""
+    walk: bool = False
+    """Walks through the world in three dimensions, in place of scenes that pan past."""
 
     def __post_init__(self) -> None:
         most = MAX_VIDEOS if self.videos else MAX_COUNT
@@ -61,13 +63,17 @@ class PreviewRequest:
 def preview(request: PreviewRequest) -> list[Path]:
     """Writes a contact sheet, a clip of all scenes side by side and their captions, or videos and theirs;
     nothing if one cannot be written."""
-    names = [f"{number:04d}{end}" for number in range(request.count) for end in (".mp4", ".txt")]
-    targets = [request.out / name for name in (names if request.videos else (SHEET, CLIP, CAPTIONS))]
+    targets = _targets(request)
     if request.out.exists() and not request.out.is_dir():
         raise VideoError(f"{request.out} is not a folder; choose another --out")
     for target in targets:
         check_may_replace(target, target.suffix, request.overwrite)
         check_parent_writable(target)
+    if request.walk:
+        from millstream.commands.train.walk_world import write_walks
+
+        write_walks(request)
+        return targets
     scenes = sample_scenes(request.count, seed=request.seed, held_out=request.held_out)
     lines = captions(scenes, seed=request.seed)
     if request.videos:
@@ -80,6 +86,15 @@ def preview(request: PreviewRequest) -> list[Path]:
         staging.path(SHEET).write_bytes(png(sheet))
         staging.path(CAPTIONS).write_text("".join(f"{line}\n" for line in lines))
     return targets
+
+
+def _targets(request: PreviewRequest) -> list[Path]:
+    if request.walk:
+        from millstream.commands.train.walk_world import walk_targets
+
+        return walk_targets(request)
+    names = [f"{number:04d}{end}" for number in range(request.count) for end in (".mp4", ".txt")]
+    return [request.out / name for name in (names if request.videos else (SHEET, CLIP, CAPTIONS))]
 
 
 def _write_video(path: Path, scene: Scenes, caption: str, request: PreviewRequest) -> None:
@@ -109,8 +124,8 @@ def _by_seconds(scenes: Scenes, request: PreviewRequest) -> Iterator[Tensor]:
         yield as_bytes(render(scenes, start=start, frames=min(step, total - start), size=request.size))
 
 
-def print_summary() -> None:
-    """Print a table of the vocabulary, its combinations and those held out."""
+def print_summary(*, walk: bool = False) -> None:
+    """Print a table of the vocabulary, its combinations and those held out, and what a walk adds."""
     rows = vocabulary.combinations()
     held_out = sum(map(vocabulary.is_held_out, rows))
     table = Table("what", "number", "which")
@@ -125,3 +140,7 @@ def print_summary() -> None:
     )
     table.add_row("words", str(len(WORDS)), "in captions")
     Console().print(table)
+    if walk:
+        from millstream.commands.train.walk_world import print_walk_summary
+
+        print_walk_summary()

@@ -98,14 +98,15 @@ def sample_scenes(
     held_out: bool | None = False,
     start: int = 0,
     device: torch.device | str = "cpu",
+    settings: tuple[str, ...] = SETTINGS,
 ) -> Scenes:
     """Scenes `start` to `start + count` of a seed.
 
     `held_out`: False never shows a held-out combination, in either thing; True shows one in the first thing
-    of every scene; None does not care.
+    of every scene; None does not care. `settings`: those that scenes are drawn from.
     """
     lots = _lots(count, start, seed)
-    picked = _pick(_table(held_out), lots[0])
+    picked = _pick(_table(held_out, settings), lots[0])
     setting, time, weather, thing, colour = picked.unbind(1)
     thing2, colour2 = _pick_second(setting, time, weather, lots[1])
     motion = _allowed_motion(thing, lots[2])
@@ -176,10 +177,14 @@ def _between(lot: Tensor, low: float, high: float) -> Tensor:
 
 
 @cache
-def _table(held_out: bool | None) -> tuple[Tensor, Tensor]:
+def _table(held_out: bool | None, settings: tuple[str, ...] = SETTINGS) -> tuple[Tensor, Tensor]:
     """Combinations [K, 5] and the running sum of their chances [K]: settings, then times, then weathers are
     even."""
-    rows = [row for row in combinations() if held_out is None or is_held_out(row) == held_out]
+    rows = [
+        row
+        for row in combinations()
+        if SETTINGS[row.setting] in settings and (held_out is None or is_held_out(row) == held_out)
+    ]
     chances = []
     for row in rows:
         setting = SETTINGS[row.setting]
