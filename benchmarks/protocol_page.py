@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 from msgspec import inspect as types
 
 from benchmarks.pages import row, write_tables
@@ -110,7 +111,7 @@ def _fields(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]
 
 
 def _default(value: Any) -> str:
-    said = f"{value:g}" if isinstance(value, float) else json.dumps(value)
+    said = f"{value:g}" if isinstance(value, float) else msgspec.json.encode(value).decode()
     return said if said[-1:].isdigit() else f"`{said}`"
 
 
@@ -130,7 +131,10 @@ def _words(kind: types.Type) -> str:
             return " or ".join(json.dumps(value) for value in values)
         case types.VarTupleType(item_type=item):
             inner = _words(item)
+            inner = inner.replace("list of", "lists of", 1)
             return f"list of {inner}s" if inner in WORDS.values() else f"list of {inner}"
+        case types.TupleType(item_types=items):
+            return f"list of {len(items)} {_words(items[0])}s"
         case types.IntType() | types.FloatType():
             return WORDS[type(kind)] + _range(kind)
     return WORDS[type(kind)]

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from millstream.core.config import StreamConfig, pixel_frames
-from millstream.core.controls import AnyControl, Receipt, SetSteps, SetWindow
+from millstream.core.controls import AnyControl, Receipt, SetImage, SetSteps, SetWindow
 from millstream.core.errors import ControlError, MillstreamError, Overloaded, UnknownSession
 from millstream.engine.engine import Engine
 from millstream.serving.admission import Admission
@@ -39,6 +39,8 @@ LEARN_S = 0.03
 milliseconds are reported in one go."""
 LATE = 0.1
 """Share of a chunk's playing time: a chunk that is later than that costs its session some of its rate."""
+PICTURE_ID = "image"
+"""Id of the control by which a session begins from a picture."""
 MAX_CATCH_UP = 64
 """Most chunks that a session makes again for a viewer that has them."""
 
@@ -415,6 +417,8 @@ class SessionTable:
                 journal=request.journal,
                 session_id=request.session_id,
             )
+            if request.picture is not None:
+                session.timeline.queue(SetImage(id=PICTURE_ID, picture=request.picture))
         except MillstreamError as error:
             self._close(entry, Ended(cause="failed", reason=str(error)))
         else:

@@ -184,7 +184,7 @@ class Videos:
                 f"seconds must be less: a session may have {most} chunks here, not {num_chunks}",
             )
         client = server.client
-        live_session = hub.open_asked(
+        live_session = await hub.open_asked(
             ask,
             client=client.name,
             key=client.key,
