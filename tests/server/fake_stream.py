@@ -115,6 +115,9 @@ class FakeSession:
         return header, parts, encoder.opening
 
 
+TAKES_PICTURES = say.Takes(image=True)
+
+
 @dataclass
 class FakeStream:
     admission: Literal["admit", "refuse", "reject", "wait"] = "admit"
@@ -133,7 +136,7 @@ class FakeStream:
     sources: tuple[str, ...] = ("stage-left", "sea")
     """Videos that it offers as an input."""
     examples: tuple[str, ...] = EXAMPLES
-    takes: say.Takes = say.Takes(image=True)
+    takes: say.Takes = TAKES_PICTURES
     """What steers it besides words."""
     url: str = ""
     sessions: dict[str, FakeSession] = field(default_factory=dict)
