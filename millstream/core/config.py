@@ -75,6 +75,8 @@ class DiTConfig:
     ffn: int
     channels: int = 16
     """Latent channels, in and out."""
+    entry_channels: int = 0
+    """Channels that may enter beside them, as a picture's latents do."""
     patch: int = 2
     """Latent cells per token along each side; time is never merged."""
     text_width: int = 4096
@@ -91,6 +93,11 @@ class DiTConfig:
     @property
     def head_width(self) -> int:
         return self.width // self.heads
+
+    @property
+    def channels_in(self) -> int:
+        """Channels that a patch is made of."""
+        return self.channels + self.entry_channels
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

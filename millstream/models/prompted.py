@@ -11,6 +11,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from millstream.models.dit import CrossKV
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.kv import Memory
 
 
@@ -19,7 +20,14 @@ class ReadsPrompts(Protocol):
 
     def read_prompt(self, text_BSE: Tensor) -> CrossKV: ...
 
-    def __call__(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor: ...
+    def __call__(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> Tensor: ...
 
 
 class PromptedDiT(nn.Module):
@@ -31,10 +39,16 @@ class PromptedDiT(nn.Module):
         self.sequence = sequence
 
     def forward(
-        self, latents_BFCYX: Tensor, level_BF: Tensor, text_BSE: Tensor, memory: Memory | None = None
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        text_BSE: Tensor,
+        memory: Memory | None = None,
+        entries: Entries = NO_ENTRIES,
     ) -> Tensor:
         """Attends in `memory` where one is given: what another sequence shows, or a stream's ring."""
-        return self.dit(latents_BFCYX, level_BF, memory or self.sequence, self.dit.read_prompt(text_BSE))
+        cross = self.dit.read_prompt(text_BSE)
+        return self.dit(latents_BFCYX, level_BF, memory or self.sequence, cross, entries)
 
 
 def reads_prompt(name: str) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from millstream.core.config import DiTConfig
 from millstream.models.dit import CrossKV
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.kv import WholeSequence
 from millstream.ops.attention import HALF, chosen_backend
 from millstream.ops.piecewise import PiecesBeside, TokenPiece, attend_beside, attend_pieces
@@ -150,10 +151,12 @@ def forced_flow(
     sequence: ChunkedSequence,
     cross: CrossKV,
     context_BF: Tensor | None = None,
+    entries: Entries = NO_ENTRIES,
 ) -> Tensor:
-    """Flows of the noisy frames at the end of a sequence, in float32."""
+    """Flows of the noisy frames at the end of a sequence, in float32. `entries` are those of all its
+    frames."""
     both, levels = forced_input(clean_BFCYX, noisy_BFCYX, level_BF, sequence, context_BF)
-    return dit(both, levels, sequence, cross)[:, -noisy_BFCYX.shape[1] :].float()
+    return dit(both, levels, sequence, cross, entries)[:, -noisy_BFCYX.shape[1] :].float()
 
 
 def forced_input(

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from millstream.core.config import DiTConfig
 from millstream.models.dit import CausalDiT, CrossKV
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.fast.follow import plain_weights
 from millstream.models.kv import Memory
 from millstream.train.distil.judges import StreamView
@@ -341,9 +342,16 @@ class StepRecorder:
         self.starts: list[Tensor] = []
         self.commit = dit.commit
 
-    def __call__(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
+    def __call__(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> Tensor:
         if self._calls % self._steps == self._step:
             self.starts.append(latents_BFCYX)
         self._calls += 1
-        flow: Tensor = self._dit(latents_BFCYX, level_BF, memory, cross)
+        flow: Tensor = self._dit(latents_BFCYX, level_BF, memory, cross, entries)
         return flow

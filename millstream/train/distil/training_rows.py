@@ -20,6 +20,7 @@ from millstream.core.config import DiTConfig
 from millstream.core.schedule import FULL
 from millstream.models import sampler
 from millstream.models.dit import CrossKV
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.kv import Memory
 from millstream.train.finetune.dataset import ClipSet
 from millstream.train.finetune.rows import clip_order
@@ -158,16 +159,30 @@ def forced_flows(
 class PromptedFlow:
     """Model with a prompt, as the sampler calls one."""
 
-    flow: Callable[[Tensor, Tensor, Tensor, Memory], Tensor]
+    flow: Callable[[Tensor, Tensor, Tensor, Memory, Entries], Tensor]
     text_BSE: Tensor
 
-    def __call__(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
-        return self.flow(latents_BFCYX, level_BF, self.text_BSE, memory)
+    def __call__(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> Tensor:
+        return self.flow(latents_BFCYX, level_BF, self.text_BSE, memory, entries)
 
-    def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
+    def commit(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> None:
         """Call the whole model: shards are collected as a block's call begins, and a commit would leave the
         last block out."""
-        self.flow(latents_BFCYX, level_BF, self.text_BSE, memory)
+        self.flow(latents_BFCYX, level_BF, self.text_BSE, memory, entries)
 
 
 def painted_steps(

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from millstream.models.dit import CausalDiT
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.kv import Memory
 from millstream.models.prompted import PromptedDiT
 from millstream.models.weights.unread import bring
@@ -39,11 +40,18 @@ class Predictor:
         return dit
 
     @torch.no_grad()
-    def flow(self, latents_BFCYX: Tensor, level_BF: Tensor, text_BSE: Tensor, memory: Memory) -> Tensor:
+    def flow(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        text_BSE: Tensor,
+        memory: Memory,
+        entries: Entries = NO_ENTRIES,
+    ) -> Tensor:
         """Return the flow in float32. A memory that keeps what it is shown, as a ring does, is shown all rows
         at once."""
         with in_precision(self._precision, latents_BFCYX.device):
-            found: Tensor = self._model(latents_BFCYX, level_BF, text_BSE, memory)
+            found: Tensor = self._model(latents_BFCYX, level_BF, text_BSE, memory, entries)
         return found.float()
 
     def flows(self, latents_BFCYX: Tensor, level_BF: Tensor, text_BSE: Tensor, memory: Memory) -> Tensor:
