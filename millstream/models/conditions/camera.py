@@ -15,10 +15,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from millstream.core.chunk_work import RAY
 from millstream.core.conditions import STILL, CameraMotion
 
-RAY = 6
-"""Plücker coordinates of a ray."""
 FOCAL_WIDTHS = 1.0
 """Focal length of a model's own lens, in widths of the picture: it sees 53 degrees from side to side."""
 
