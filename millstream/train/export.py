@@ -78,6 +78,6 @@ def _export_brook(recipe: ExportedRecipe, spec: ModelSpec, path: Path, learnt: M
         *card.get("stages", ()),
         {"name": "tuned", "steps": recipe.steps, "batch": recipe.batch, "lr": recipe.lr},
     ]
-    parts = BrookParts(whole.dit, whole.vae, embedder.model)
+    parts = BrookParts(whole.dit, whole.vae, embedder.model, whole.injectors)
     save_bundle(path, parts, embedder.tokenizer.vocabulary, card | {"stages": stages}, torch.float16)
     return path
