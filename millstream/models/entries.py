@@ -32,6 +32,19 @@ class Entries(NamedTuple):
         """Return the entries of some of the frames, by a range or by their numbers."""
         return self._each(lambda entry: entry[:, which])
 
+    @property
+    def num_frames(self) -> int:
+        """Frames that they are of; 0 where there are none."""
+        return next((entry.shape[1] for entry in self if entry is not None), 0)
+
+    def split(self, parts: int) -> list[Entries]:
+        """Return the entries of so many equal parts of a batch."""
+        cut = [
+            [None] * parts if entry is None else [entry] * parts if len(entry) == 1 else entry.chunk(parts)
+            for entry in self
+        ]
+        return [Entries(*part) for part in zip(*cut, strict=True)]
+
     def repeated(self, times: int) -> Entries:
         """Return the entries of a batch that is repeated as a whole."""
         return self._each(

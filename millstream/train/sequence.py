@@ -46,6 +46,7 @@ class ChunkedSequence(WholeSequence):
         assert covered == len(positions), f"pieces of {covered} frames for a sequence of {len(positions)}"
         grid = latent_size[0] // config.patch, latent_size[1] // config.patch
         self.num_frames = len(positions)
+        self._numbers = torch.tensor(positions, device=device)
         self._tokens = grid[0] * grid[1]
         self._pieces = [
             TokenPiece(self._in_tokens(p.frames), tuple(map(self._in_tokens, p.sees))) for p in pieces
@@ -57,6 +58,17 @@ class ChunkedSequence(WholeSequence):
         )
         self._phases = frame_phases(torch.tensor(positions, device=device), grid, config.head_width)
         self._frames_seen = frames_seen(layout)
+
+    def entered(self, entries: Entries) -> Entries:
+        """Return the entries of its frames, from those of the frames of a clip or a stream whose end it
+        lays out."""
+        if entries.is_empty:
+            return entries
+        before = entries.num_frames - 1 - int(self._numbers.max())
+        assert before >= 0, (
+            f"entries of {entries.num_frames} frames for a sequence up to {self._numbers.max()}"
+        )
+        return entries.frames(self._numbers + before)
 
     @property
     def num_tokens(self) -> int:

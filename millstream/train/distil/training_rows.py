@@ -19,6 +19,7 @@ from torch import Tensor
 from millstream.core.config import DiTConfig
 from millstream.core.schedule import FULL
 from millstream.models import sampler
+from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CrossKV
 from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.kv import Memory
@@ -43,6 +44,8 @@ class ClipBatch(NamedTuple):
     """Numbers of the clips in the dataset."""
     clean_BFCYX: Tensor
     text_BSE: Tensor
+    actions_BFA: Tensor | None = None
+    """What was held in each frame, of a model that takes any."""
 
 
 def clip_batch(clips: ClipSet, numbers: Sequence[int], step: int, *, batch: int, seed: int) -> ClipBatch:
@@ -70,9 +73,20 @@ class DistilSetting:
     paints_in: torch.dtype
     """Dtype of rings, and of the student that rolls out."""
     device: torch.device
+    injectors: Injectors | None = None
+    """The teacher's, which no student changes: a key means the same to all roles."""
 
     def no_prompt(self, rows: int) -> Tensor:
         return self.no_prompt_SE.to(self.device).expand(rows, -1, -1)
+
+    @torch.no_grad()
+    def entries(self, actions_BFA: Tensor | None) -> Entries:
+        """What enters beside frames in which this was held."""
+        if actions_BFA is None:
+            return NO_ENTRIES
+        assert self.injectors is not None, "actions for a model that takes none"
+        found: Entries = self.injectors(actions_BFA)
+        return found
 
 
 class Distillation(ABC):
@@ -120,9 +134,10 @@ def training_rows(
     *,
     context_BF: Tensor | None = None,
     factor: float = 1.0,
+    entries: Entries = NO_ENTRIES,
 ) -> FlowRows:
     """Return rows whose loss is `factor` times the squared error of the clean frames that a student makes of
-    `start` in one step."""
+    `start` in one step. `entries` are those of the clip or stream whose end the sequence is."""
     assert start_BFCYX.shape == wanted_BFCYX.shape, (
         f"{tuple(wanted_BFCYX.shape)} wanted of {tuple(start_BFCYX.shape)}"
     )
@@ -138,6 +153,7 @@ def training_rows(
         (start_BFCYX - wanted_BFCYX) / per_pixel(share_BF),
         factor * share_BF**2,
         sequence,
+        sequence.entered(entries),
     )
 
 
@@ -149,10 +165,13 @@ def forced_flows(
     text_BSE: Tensor,
     sequence: ChunkedSequence,
     context_BF: Tensor | None = None,
+    entries: Entries = NO_ENTRIES,
 ) -> Tensor:
-    """Return the flows of the noisy frames, given the context before them."""
+    """Return the flows of the noisy frames, given the context before them. `entries` are those of the clip or
+    stream whose end the sequence is."""
     both, levels = forced_input(context_BFCYX, noisy_BFCYX, level_BF, sequence, context_BF)
-    return model.flows(both, levels, text_BSE, sequence)[:, -noisy_BFCYX.shape[1] :]
+    found = model.flows(both, levels, text_BSE, sequence, sequence.entered(entries))
+    return found[:, -noisy_BFCYX.shape[1] :]
 
 
 @dataclass(frozen=True, slots=True)

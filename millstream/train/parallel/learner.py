@@ -190,7 +190,7 @@ class ModuleLearner(Learner):
         for number, part in enumerate(rows.split(parts), start=1):
             with nullcontext() if number == parts else self._no_sync():
                 with in_precision(self.options.precision, rows.target_BFCYX.device):
-                    flow = self._model(*part[:3], part.memory)
+                    flow = self._model(*part[:3], part.memory, part.entries)
                 loss = self._loss(flow.float(), *part.wanted)
                 (loss * (self._scale * self.plan.cp / parts)).backward()
             losses.append(loss.detach())
@@ -318,6 +318,7 @@ class PipelineLearner(Learner):
         return [named for part in self._pipeline.parts.values() for named in part.learning()]
 
     def _backward(self, rows: FlowRows) -> Tensor:
+        assert rows.entries.is_empty, "between the stages of a pipeline that learns, no entries travel"
         with self._replicas.no_sync():
             found = self._pipeline.backward(rows[:3], rows.target_BFCYX)
         self._replicas.finish()
