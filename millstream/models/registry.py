@@ -23,6 +23,7 @@ from millstream.models.conditions.files import (
     conditions_in,
     empty_injectors,
     injector_file,
+    is_injectors,
     load_injectors,
 )
 from millstream.models.conditions.injectors import Injectors
@@ -254,6 +255,7 @@ def _load_brook(
 ) -> tuple[CausalDiT, BrookVAE, Embedder]:
     seed = _random_seed(weights)
     if seed is None:
+        weights = [weight for weight in weights if weight == BUNDLED or not is_injectors(Path(weight))]
         if len(weights) != 1:
             raise WeightsError(f"{spec.name} is one file, got {len(weights)}; give one --weights")
         if weights[0] == BUNDLED:

@@ -46,6 +46,14 @@ def injector_file(path: Path) -> Path:
     return path / FILE if path.is_dir() else path
 
 
+def is_injectors(path: Path) -> bool:
+    """Return whether a file holds injectors and nothing else."""
+    if path.is_dir() or conditions_in(path) is None:
+        return False
+    with safe_open(path, framework="pt") as file:
+        return all(key.startswith(PREFIX) for key in file.keys())  # noqa: SIM118
+
+
 def header_of(injectors: Injectors) -> dict[str, str]:
     """Return the header's entry; none of a model that takes words alone."""
     if injectors.is_empty:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from millstream.core.errors import WeightsError
-from millstream.models.conditions.files import conditions_in, injector_file
+from millstream.models.conditions.files import conditions_in, injector_file, is_injectors
 from millstream.models.wan.layouts import Part
 from millstream.models.weights.files import SAFETENSORS, SUFFIXES, find_shards
 from millstream.models.weights.manifest import Manifest, read_manifest
@@ -48,7 +48,8 @@ def locate(paths: Sequence[Path]) -> ModelFiles:
         if not path.exists():
             raise WeightsError(f"{path} does not exist; check the path")
         injectors = injector_file(path) if conditions_in(path) is not None else None
-        parts = {} if injectors == path else _parts_in_folder(path) if path.is_dir() else _part_of_file(path)
+        is_alone = is_injectors(path)
+        parts = {} if is_alone else _parts_in_folder(path) if path.is_dir() else _part_of_file(path)
         tokenizer = _find_tokenizer(path) if path.is_dir() else None
         if not parts and not tokenizer and not injectors:
             raise WeightsError(

@@ -53,7 +53,9 @@ def clip_batch(clips: ClipSet, numbers: Sequence[int], step: int, *, batch: int,
     order = clip_order(len(clips), seed, batch, step)
     found = [clips[order[number]] for number in numbers]
     latents, text = (torch.stack(each) for each in zip(*((clip[1], clip[2]) for clip in found), strict=True))
-    return ClipBatch(seed, [order[number] for number in numbers], latents, text)
+    held = [clip.actions_FA for clip in found if clip.actions_FA is not None]
+    actions = torch.stack(held) if held else None
+    return ClipBatch(seed, [order[number] for number in numbers], latents, text, actions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
