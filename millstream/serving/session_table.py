@@ -224,7 +224,9 @@ class SessionTable:
         now = time.monotonic()
         assert entry.session is not None, f"{entry.label} was never let in"
         assert pending.turn_s is not None, f"{entry.label} had no turn"
-        pending.is_typical = self._engine.one_offs == entry.one_offs
+        envelope = pending.envelope
+        from_picture = envelope.begin_from is not None or bool(envelope.towards)
+        pending.is_typical = self._engine.one_offs == entry.one_offs and not from_picture
         seconds = pending.turn_s if pending.is_typical else 0.0
         fps = self._chunk_fps(entry, pending.num_frames)
         self.scheduler.arrived(entry.session_id, now, frames=pending.num_frames, seconds=seconds, fps=fps)

@@ -125,7 +125,8 @@ class PendingChunk:
     thread_s: float = 0.0
     """`host_s` by the clock of the thread, which stands while others run in its place."""
     is_typical: bool = True
-    """Its time says something of the next chunk's; the driver decides."""
+    """Its time says something of the next chunk's, as that of one that begins from a picture does not; the driver
+    decides."""
 
     @property
     def envelope(self) -> Envelope:
