@@ -346,7 +346,7 @@ class SessionTable:
         if entry.request.rate == "strict" or not chunk_s or not num_frames:
             return entry.fps
         if entry.fps < pace.fps:  # as much as the device keeps
-            return entry.fps * num_frames / pace.chunk_frames
+            return entry.fps * min(1.0, num_frames / pace.chunk_frames)
         return min(entry.fps, num_frames / chunk_s)
 
     def _pace(self, entry: SessionEntry) -> Pace:

@@ -451,9 +451,13 @@ class Session:
 
     def _decode(self, chunk: PendingChunk, latents_BFCYX: Tensor, until: int) -> None:
         self._parts.stopwatch.attend_to(chunk.envelope)
-        given = chunk.plan.given_BFCYX
-        if chunk.envelope.begins_before and given is not None:
-            latents_BFCYX = torch.cat([given.to(latents_BFCYX), latents_BFCYX], dim=1)
+        given_BFCYX = chunk.plan.given_BFCYX
+        if chunk.envelope.begins_before and given_BFCYX is not None:
+            given = given_BFCYX.shape[1]
+            latents_BFCYX = torch.cat([given_BFCYX.to(latents_BFCYX), latents_BFCYX], dim=1)
+            for stop in (*range(chunk.envelope.frames, given, chunk.envelope.frames), given):
+                # no more at a time than a chunk has: memory is counted for that
+                self._decoder.decode(chunk, latents_BFCYX, min(stop, until), self._history)
         self._decoder.decode(chunk, latents_BFCYX, until, self._history)
         if until == _num_latents(chunk):
             self.trail.decoded(chunk.envelope.chunk_index, self._decoder.state)

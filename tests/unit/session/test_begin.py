@@ -98,7 +98,8 @@ def test_what_was_given_is_shown_first(engine: Engine, num_frames: int, latents:
     assert given.shape[1] == latents
     with torch.inference_mode():
         expected, _ = engine.model.vae.decode(given)
-    assert np.array_equal(first.frames[:num_frames], to_pictures(expected[0]).numpy())
+    difference = first.frames[:num_frames].astype(int) - to_pictures(expected[0]).numpy()
+    assert abs(difference).max() <= (latents > 3), "a clip is decoded in pieces, equal but for rounding"
     assert (len(first.frames), len(second.frames)) == (num_frames + 12, 12)
     assert (first.epoch, second.epoch) == (0, 0)
 
