@@ -234,6 +234,11 @@ class StreamConfig:
         return noise_levels(steps, shift=self.shift, warp=self.warp)
 
     @property
+    def begin_frames(self) -> int:
+        """Most pixel frames of a clip that the stream can begin from: those of a window without its chunk."""
+        return pixel_frames(0, max(1, self.window - self.frames_per_chunk))
+
+    @property
     def chunks_to_fill(self) -> int:
         """Chunks of an epoch until its window is full."""
         return -(-self.window // self.frames_per_chunk)
@@ -258,6 +263,13 @@ def pixel_frames(start_frame: int, frames: int) -> int:
     """Pixel frames that `frames` latent frames decode to when the first of them is number `start_frame` of
     its epoch."""
     return TEMPORAL_STRIDE * frames - (TEMPORAL_STRIDE - 1 if start_frame == 0 else 0)
+
+
+def latent_frames(num_frames: int) -> int:
+    """Whole latent frames that so many pixel frames make from an epoch's beginning: the first holds one,
+    later ones four."""
+    assert num_frames >= 1, f"{num_frames} frames make no latent frame"
+    return 1 + (num_frames - 1) // TEMPORAL_STRIDE
 
 
 def chunks_for(num_frames: int, stream: StreamConfig) -> int:

@@ -322,13 +322,12 @@ class Generator:
         return cache
 
     def _recompute(self, cache: SessionCache, envelope: Envelope, context_BFCYX: Tensor) -> Asking[None]:
-        """Rebuild the window from clean latents, oldest first, each group seeing those before it."""
+        """Rebuild the window from clean latents, oldest first, each chunk's seeing those before it."""
         assert cache.cross is not None
         level = envelope.context_noise
         context = self._here(context_BFCYX)
         settled = sampler.settle(context, level, lambda: self._noise(envelope, context.shape, CONTEXT_STEP))
-        for start in range(0, len(envelope.context_indices), envelope.frames):
-            group = slice(start, start + envelope.frames)
+        for group in envelope.context_groups():
             cache.ring.place(list(envelope.context_indices[group]), end_frame=envelope.end_frame)
             entries = self._entries(envelope, envelope.context_conditions[group])
             yield from sampler.committing(
