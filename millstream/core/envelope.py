@@ -183,8 +183,6 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         begin = self.begin_from
         who = f"chunk {self.chunk_index} of {self.session_id}"
         if begin is None:
-            if self.given_frames:
-                raise EnvelopeRefused(f"{who} has {self.given_frames} given frames of no picture")
             return
         given = (begin.frames, 0) if self.given_frames else (0, begin.frames)
         if begin.frames < 1 or (self.given_frames, self.start_frame) != given:

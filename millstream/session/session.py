@@ -211,10 +211,12 @@ class Session:
                 latents = starting_latents(envelope, self._shape(envelope), mixed_in, parts.device).to(
                     parts.dtype
                 )
-                if envelope.given_frames and given is not None:
-                    latents = torch.cat([given, latents[:, envelope.given_frames :]], dim=1)
         return Parcel(
-            envelope=envelope, latents_in=latents, conditioning=conditioning, context_frames=context
+            envelope=envelope,
+            latents_in=latents,
+            conditioning=conditioning,
+            context_frames=context,
+            given_frames=given if envelope.given_frames else None,
         )
 
     def recall(self, line: ChunkLine) -> ChunkPlan:
@@ -259,9 +261,7 @@ class Session:
             self._context(context) if context and parcel.context_frames is None else parcel.context_frames
         )
         conditioning = self._parts.read_prompts(envelope.prompts)
-        return Parcel(
-            envelope=whole, latents_in=parcel.latents_in, conditioning=conditioning, context_frames=frames
-        )
+        return replace(parcel, envelope=whole, conditioning=conditioning, context_frames=frames)
 
     def receive(self, chunk: PendingChunk, delivery: Delivery) -> None:
         """Check a delivery and keep its latents, which the next chunk may be built on; its frames are made

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.core.conditions import STILL, Picture
-from millstream.core.config import ActionsConfig, ConditionsConfig
+from millstream.core.config import ConditionsConfig
 from millstream.core.controls import (
     AnyControl,
     Cut,
@@ -46,19 +46,15 @@ pytestmark = pytest.mark.slow
 HEIGHT = 16
 WIDTH = 32
 SMALL = dict(height=HEIGHT, width=WIDTH, window=9)
-STEERED = ConditionsConfig(actions=ActionsConfig(keys=("a", "d", "w"), look=True), camera=True)
 AHEAD = (*STILL[:11], 0.5)
 
 
 @cache
 def engine_that_takes(conditions: bool) -> Engine:
-    """An untrained one that keeps what a session needs to go back. With conditions its envelopes carry them;
-    its weights do not know of them."""
+    """An untrained one that keeps what a session needs to go back."""
     limits = RewindConfig(states=3, every=3, latents=24)
-    engine = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32", rewind=limits)
-    if conditions:
-        engine._parts = replace(engine.parts, takes=STEERED)
-    return engine
+    model = "wan-tiny-world" if conditions else "wan-tiny"
+    return Engine(model, weights="random:3", device="cpu", dtype="float32", rewind=limits)
 
 
 @pytest.fixture(params=[False, True], ids=["words alone", "keys and camera"])
@@ -234,6 +230,24 @@ def test_a_late_chunk_of_the_epoch_before_is_not_taken_into_the_new_one(engine: 
 def test_anchors_and_a_window_that_slides_over_the_picture_go_on(engine: Engine, anchor: str) -> None:
     with begun(engine, picture(5), anchor=anchor) as session:
         assert [len(chunk.frames) for chunk in session.stream(5)] == [17, 12, 12, 12, 12]
+
+
+def test_a_model_trained_on_a_first_frame_has_it_within_its_first_chunk() -> None:
+    engine = Engine("wan-tiny", weights="random:3", device="cpu", dtype="float32")
+    engine._parts = replace(engine.parts, takes=ConditionsConfig(image_entry="within"))
+    with begun(engine) as session:
+        list(session.stream(1))
+        session.control(SetImage(picture=picture(5, seed=1)))
+        plan = session.decide()
+        assert plan is not None
+        assert (plan.envelope.given_frames, plan.envelope.start_frame, plan.real_frames) == (1, 0, 9)
+        chunk = PendingChunk(session, plan)
+        parcel = session.prepare(plan)
+        (delivery,) = engine.transport.post([parcel]).result()
+        session.receive(chunk, delivery)
+        newest = Picture.of(picture(5, seed=1).pixels()[-HEIGHT * WIDTH * 3 :], height=HEIGHT, width=WIDTH)
+        assert torch.equal(chunk.latents[:, :1], encoded(engine, newest))
+        assert len(session.finish(chunk).frames) == 9
 
 
 def refused(session: Session, control: AnyControl, words: str, at_chunk: int | None = None) -> None:
