@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millstream.core.conditions import STILL, Picture
@@ -343,8 +343,11 @@ def recorded(
         return made
 
 
-@settings(max_examples=12)
+@settings(max_examples=10)
 @given(track=TRACKS, at_chunk=st.integers(0, CHUNKS - 1))
+@example([(0, SetActions(keys=("w",))), (4, SetPrompt(prompt="storm"))], 3)  # rebuilt from what was saved
+@example([(4, SetImage(picture=picture(5)))], 5)  # made again, from a state before it
+@example([(2, SetImage(picture=picture(), mode="blend", chunks=4))], 4)  # saved on the way
 def test_whatever_is_asked_a_replay_a_branch_and_a_saved_session_give_the_same(
     track: list[tuple[int, AnyControl]], at_chunk: int
 ) -> None:
