@@ -226,7 +226,9 @@ class SessionTable:
         now = time.monotonic()
         assert entry.session is not None, f"{entry.label} was never let in"
         assert pending.turn_s is not None, f"{entry.label} had no turn"
-        pending.is_typical = self._engine.one_offs == entry.one_offs
+        envelope = pending.envelope
+        from_picture = envelope.begin_from is not None or bool(envelope.towards)
+        pending.is_typical = self._engine.one_offs == entry.one_offs and not from_picture
         seconds = pending.turn_s if pending.is_typical else 0.0
         fps = self._chunk_fps(entry, pending.num_frames)
         self.scheduler.arrived(entry.session_id, now, frames=pending.num_frames, seconds=seconds, fps=fps)
@@ -346,7 +348,7 @@ class SessionTable:
         if entry.request.rate == "strict" or not chunk_s or not num_frames:
             return entry.fps
         if entry.fps < pace.fps:  # as much as the device keeps
-            return entry.fps * num_frames / pace.chunk_frames
+            return entry.fps * min(1.0, num_frames / pace.chunk_frames)
         return min(entry.fps, num_frames / chunk_s)
 
     def _pace(self, entry: SessionEntry) -> Pace:

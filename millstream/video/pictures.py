@@ -13,7 +13,7 @@ import struct
 import tempfile
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from millstream.core.conditions import Picture
+from millstream.core.conditions import MAX_PICTURE_BYTES, Picture
 from millstream.core.config import TEMPORAL_STRIDE
 from millstream.core.errors import VideoError
 from millstream.video.reader import VideoReader
@@ -111,12 +111,10 @@ def fit_clip(
                 )
             kept.append(frame_HW3 if fit == "crop" else _padded(frame_HW3, size))
         notes = _cut_note((source_width, source_height), size, fit)
-        if reader.num_frames > len(kept):
-            notes.append(f"of the clip's {reader.num_frames} frames the last {len(kept)} are taken")
-    frames = list(kept)[-whole_frames(len(kept)) :]
-    pixels = b"".join(frame.tobytes() for frame in frames)
-    packed = Picture.of(pixels, height=height, width=width, num_frames=len(frames))
-    return FittedPicture(picture=packed, note="; ".join(notes), fps=reader.fps)
+    picture = _packed(list(kept), height, width)
+    if reader.num_frames > picture.num_frames:
+        notes.append(f"of the clip's {reader.num_frames} frames the last {picture.num_frames} are taken")
+    return FittedPicture(picture=picture, note="; ".join(notes), fps=reader.fps)
 
 
 def fit_file(data: bytes, *, height: int, width: int, num_frames: int, fit: Fit = "crop") -> FittedPicture:
@@ -130,6 +128,17 @@ def whole_frames(num_frames: int) -> int:
     """Return how many of so many frames make whole latent frames: the first holds one, later ones four."""
     assert num_frames >= 1, "a clip has a frame"
     return num_frames - (num_frames - 1) % TEMPORAL_STRIDE
+
+
+def _packed(frames: Sequence[np.ndarray], height: int, width: int) -> Picture:
+    """The newest frames, as many as make whole latent frames and may wait in a session."""
+    count = whole_frames(len(frames))
+    while True:
+        pixels = b"".join(frame.tobytes() for frame in frames[-count:])
+        picture = Picture.of(pixels, height=height, width=width, num_frames=count)
+        if len(picture.rgb) <= MAX_PICTURE_BYTES or count == 1:
+            return picture
+        count = whole_frames(max(1, min(count - 1, count * MAX_PICTURE_BYTES // len(picture.rgb))))
 
 
 def _decoded(data: bytes) -> tuple[Image, list[str]]:
