@@ -56,7 +56,9 @@ from millstream.video.receivers import (
 CHUNK = 12
 BITS = 16
 PATIENCE_S = 60.0
-CARD = ModelCard(name="numbers", stream=find_model("wan-tiny").stream, read=PromptReading, examples=("numbers",))
+CARD = ModelCard(
+    name="numbers", stream=find_model("wan-tiny").stream, read=PromptReading, examples=("numbers",)
+)
 ALLOWED = (Destination.parse("rtmp://127.0.0.1"), Destination.parse("srt://127.0.0.1"))
 
 

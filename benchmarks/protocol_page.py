@@ -112,7 +112,7 @@ def _fields(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]
 
 def _default(field: types.Field) -> str:
     value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-    said = f"{value:g}" if isinstance(value, float) else json.dumps(value)
+    said = f"{value:g}" if isinstance(value, float) else msgspec.json.encode(value).decode()
     return said if said[-1:].isdigit() else f"`{said}`"
 
 
@@ -132,7 +132,10 @@ def _words(kind: types.Type) -> str:
             return " or ".join(json.dumps(value) for value in values)
         case types.VarTupleType(item_type=item):
             inner = _words(item)
+            inner = inner.replace("list of", "lists of", 1)
             return f"list of {inner}s" if inner in WORDS.values() else f"list of {inner}"
+        case types.TupleType(item_types=items):
+            return f"list of {len(items)} {_words(items[0])}s"
         case types.IntType() | types.FloatType():
             return WORDS[type(kind)] + _range(kind)
     return WORDS[type(kind)]

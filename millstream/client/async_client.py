@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
-from typing import TypeVar, get_args
+from pathlib import Path
+from typing import Literal, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -41,7 +42,17 @@ from millstream.core.client_messages import (
     Steer,
     View,
 )
-from millstream.core.controls import AnyControl, Control, Receipt, SetPrompt, Switch
+from millstream.core.conditions import ImageMode
+from millstream.core.controls import (
+    AnyControl,
+    Control,
+    Receipt,
+    SetActions,
+    SetCamera,
+    SetImage,
+    SetPrompt,
+    Switch,
+)
 from millstream.core.errors import ClientError, MillstreamError
 from millstream.core.server_messages import (
     BranchKept,
@@ -65,6 +76,8 @@ from millstream.core.server_messages import (
 PATIENCE_S = 60.0
 """With a server that was asked something."""
 MAX_NOTES = 32
+ACTIONS_ID = "actions"
+"""Id of all controls that say which keys are held: those that wait for one chunk become one."""
 FAILURES = ("failed", "refused")
 """Causes of an end that nobody asked for."""
 Answer = TypeVar("Answer", bound=ServerMessage)
@@ -121,9 +134,12 @@ class AsyncClient:
         self._broken: ClientError | None = None
         self._detached = False
 
-    async def start(self, ask: str | Ask) -> LiveMessage:
-        """A session of one's own: a prompt, or all that can be said about one."""
+    async def start(self, ask: str | Ask, *, image: bytes | Path | None = None) -> LiveMessage:
+        """A session of one's own: a prompt, or all that can be said about one. It begins from `image`, a
+        picture's file or its bytes."""
         asked = Ask(prompt=ask) if isinstance(ask, str) else ask
+        if image is not None:
+            asked = msgspec.structs.replace(asked, image=await _file(image))
         fields = {name: getattr(asked, name) for name in asked.__struct_fields__}
         return await self._open(Start(version=VERSION, formats=self._formats, **fields))
 
@@ -153,14 +169,47 @@ class AsyncClient:
             raise
         return Receipt(control_id=answer.control_id, state=answer.state, chunk_index=answer.chunk_index)
 
+    async def image(
+        self,
+        image: bytes | Path,
+        *,
+        mode: ImageMode = "cut",
+        chunks: int = 4,
+        fit: Literal["crop", "pad"] = "crop",
+    ) -> Receipt:
+        """Go on from a picture's file, or its bytes: at once, or by a blend over `chunks` chunks. What became
+        of the file is in `notes`."""
+        return await self.steer(SetImage(image=await _file(image), mode=mode, chunks=chunks, fit=fit))
+
+    async def actions(
+        self,
+        keys: Sequence[str] = (),
+        *,
+        tapped: Sequence[str] = (),
+        look: tuple[float, float] = (0.0, 0.0),
+        axes: Sequence[float] = (),
+    ) -> None:
+        """Say which keys are held from now on, and how many degrees the view was turned by since the last
+        time. Does not wait for an answer; what the server does not take is in `notes`."""
+        now = SetActions(id=ACTIONS_ID, keys=tuple(keys), tapped=tuple(tapped), look=look, axes=tuple(axes))
+        await self._say_now(Steer(control=now))
+
+    async def camera(
+        self,
+        motion: Sequence[float] = (),
+        *,
+        path: Sequence[Sequence[float]] = (),
+        lens: tuple[float, float, float, float] | None = None,
+    ) -> Receipt:
+        """Move the camera: 12 numbers for every latent frame from now on, or for each of the next ones."""
+        moved = SetCamera(motion=tuple(motion), path=tuple(tuple(each) for each in path), lens=lens)
+        return await self.steer(moved)
+
     async def draft(self, control: str | SetPrompt | None) -> None:
         """Send the prompt that is being typed and may be asked for next: an idle server makes it ahead.
         Changes nothing. None: no prompt is being typed."""
         asked = SetPrompt(prompt=control) if isinstance(control, str) else control
-        try:
-            await self._connection.say(DraftPrompt(control=asked))
-        except MillstreamError as error:
-            raise ClientError(str(error)) from None
+        await self._say_now(DraftPrompt(control=asked))
 
     async def send_frame(self, frame: bytes | NDArray[np.uint8]) -> None:
         """Send the next frame to a session that was asked for with `input`: an encoded picture, or an array
@@ -260,6 +309,14 @@ class AsyncClient:
             if self.ended is None and self._broken is None:
                 self._fail(ClientError("the connection is not read any more"))  # so that nobody waits in vain
 
+    async def _say_now(self, message: AnyClientMessage) -> None:
+        """Say what is not waited for."""
+        self._refuse_when_broken()
+        try:
+            await self._connection.say(message)
+        except MillstreamError as error:
+            raise ClientError(str(error)) from None
+
     async def _open(self, opening: Opening) -> LiveMessage:
         return await self._ask(opening, LiveMessage)
 
@@ -305,11 +362,13 @@ class AsyncClient:
                 size = int(self.live.config["height"]), int(self.live.config["width"])
                 self._buffer.put(replace(heard, size=size))
                 self._news.set()
+            case ReceiptMessage(control_id=control_id) if control_id == ACTIONS_ID:
+                pass  # one applies at nearly every chunk
             case ReceiptMessage(state="applied"):
                 self._controls.has_applied(
                     Receipt(control_id=heard.control_id, state=heard.state, chunk_index=heard.chunk_index)
                 )
-            case ErrorMessage() if self._wanted is not None:
+            case ErrorMessage(control_id=control_id) if self._wanted is not None and control_id != ACTIONS_ID:
                 self._refuse(ClientError(heard.message, code=heard.code, offer=heard.offer))
             case ErrorMessage(message=words) | NoteMessage(message=words) | RateMessage(note=words):
                 self.notes.append(words)
@@ -361,3 +420,13 @@ class AsyncClient:
         self._refuse(error)
         self._controls.fail(error)
         self._news.set()
+
+
+async def _file(image: bytes | Path) -> bytes:
+    """Return a picture's file. Raises what is wrong with it."""
+    if isinstance(image, bytes):
+        return image
+    try:
+        return await asyncio.to_thread(Path(image).read_bytes)
+    except OSError as error:
+        raise ClientError(f"cannot read {image}: {error.strerror or error}") from None

@@ -39,6 +39,7 @@ from millstream.core.client_messages import (
     Steer,
     View,
 )
+from millstream.core.controls import SetActions
 from millstream.core.errors import Overloaded, ProtocolBroken
 from millstream.core.server_messages import (
     BranchKept,
@@ -92,7 +93,9 @@ class _Said:
     def is_repeated(self) -> bool:
         """Return whether its answer can be recognised; only then is it sent again after a reconnect."""
         return type(self.message) in ANSWERS or (
-            isinstance(self.message, Steer) and bool(self.message.control.id)
+            isinstance(self.message, Steer)
+            and bool(self.message.control.id)
+            and not isinstance(self.message.control, SetActions)  # of its moment alone
         )
 
     def is_answered(self, heard: Heard) -> bool:

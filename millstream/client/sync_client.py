@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from millstream.client.async_client import AsyncClient, connect_async
 from millstream.client.chunk import ClientChunk, StillFormat
 from millstream.core.client_messages import Ask
+from millstream.core.conditions import ImageMode
 from millstream.core.controls import AnyControl, Receipt, SetPrompt, Switch
 from millstream.core.errors import ClientError
 from millstream.core.server_messages import (
@@ -86,8 +88,8 @@ class Client:
     def dropped(self) -> int:
         return self._client.dropped
 
-    def start(self, ask: str | Ask) -> LiveMessage:
-        return self._wait(self._client.start(ask))
+    def start(self, ask: str | Ask, *, image: bytes | Path | None = None) -> LiveMessage:
+        return self._wait(self._client.start(ask, image=image))
 
     def attach(self, session: str) -> LiveMessage:
         return self._wait(self._client.attach(session))
@@ -100,6 +102,35 @@ class Client:
 
     def steer(self, control: str | AnyControl, *, at_chunk: int | None = None) -> Receipt:
         return self._wait(self._client.steer(control, at_chunk=at_chunk))
+
+    def image(
+        self,
+        image: bytes | Path,
+        *,
+        mode: ImageMode = "cut",
+        chunks: int = 4,
+        fit: Literal["crop", "pad"] = "crop",
+    ) -> Receipt:
+        return self._wait(self._client.image(image, mode=mode, chunks=chunks, fit=fit))
+
+    def actions(
+        self,
+        keys: Sequence[str] = (),
+        *,
+        tapped: Sequence[str] = (),
+        look: tuple[float, float] = (0.0, 0.0),
+        axes: Sequence[float] = (),
+    ) -> None:
+        self._wait(self._client.actions(keys, tapped=tapped, look=look, axes=axes))
+
+    def camera(
+        self,
+        motion: Sequence[float] = (),
+        *,
+        path: Sequence[Sequence[float]] = (),
+        lens: tuple[float, float, float, float] | None = None,
+    ) -> Receipt:
+        return self._wait(self._client.camera(motion, path=path, lens=lens))
 
     def draft(self, control: str | SetPrompt | None) -> None:
         self._wait(self._client.draft(control))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millstream.commands.options import Overwrite, PastOptions, PlacedOptions, Quiet, with_options
-from millstream.core.config import StreamConfig, pixel_frames
-from millstream.core.errors import ConfigError
+from millstream.core.config import ModelSpec, StreamConfig, latent_frames, pixel_frames
+from millstream.core.errors import ConfigError, VideoError
 from millstream.core.examples import DEFAULT_PROMPT
 from millstream.core.files import file_digest
 from millstream.core.presets import find_model
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from millstream.session.chunk import Chunk
     from millstream.session.journal import InputVideo
     from millstream.session.session import Session
+    from millstream.video.pictures import Fit, FittedPicture
 
 APPROXIMATE = (
     "approximate: {} chunks under way, each seeing the one before it still noisy; "
@@ -64,6 +65,11 @@ class GenerateOptions(PastOptions, PlacedOptions):
     video: Annotated[
         Path | None, typer.Option("--input", "-i", help="A video to restyle.", show_default=False)
     ] = None
+    image: Annotated[Path | None, typer.Option(help="A picture to begin from.", show_default=False)] = None
+    extend: Annotated[Path | None, typer.Option(help="A clip to go on from its end.", show_default=False)] = (
+        None
+    )
+    fit: Annotated[str, typer.Option(help="With --image or --extend: crop, or pad with borders.")] = "crop"
     stream_batch: Annotated[
         int, typer.Option(help="Chunks of the stream under way at once; above 1 the video is approximate.")
     ] = 1
@@ -79,12 +85,19 @@ def generate(options: GenerateOptions) -> None:
 
     [bold]Steer it[/]: --events timeline.json, where the file holds
     [{"at": 2, "type": "prompt", "prompt": "a white boat on the sea at dawn", "mode": "recompute"}].
-    Types: prompt (mode cut, recompute, keep or blend), cut, steps, seed, noise_scale, window, kv_bias, stop.
+    Types: prompt (mode cut, recompute, keep or blend), image (path, mode cut or blend), cut, steps, seed,
+    noise_scale, window, kv_bias, stop.
+
+    [bold]Begin from a picture[/]: --image photo.jpg, or --extend clip.mp4 to go on where a clip ends.
 
     [bold]Repeat it[/]: --journal run.jsonl, then millstream replay run.jsonl --check
     """
     if options.video is None and (options.noise_scale is not None or options.motion_gain is not None):
         raise ConfigError("--noise-scale and --motion-gain act on an input video; give one with --input")
+    if sum(path is not None for path in (options.image, options.extend, options.video)) > 1:
+        raise ConfigError("give one of --image, --extend and --input: a stream begins from one thing")
+    if options.fit not in ("crop", "pad"):
+        raise ConfigError(f"--fit is crop or pad, got {options.fit!r}")
     run_generate(options)
     typer.echo(options.out)
 
@@ -100,8 +113,8 @@ def run_generate(options: GenerateOptions) -> None:
     )
     from millstream.commands.memory import plain_out_of_memory
     from millstream.commands.progress import ChunkProgress
-    from millstream.core.controls import WeightedPrompt, check_prompts, fill_empty
-    from millstream.core.events import read_events
+    from millstream.core.controls import SetImage, WeightedPrompt, check_prompts, fill_empty
+    from millstream.core.events import Event, read_events
     from millstream.engine.engine import stream_config
     from millstream.engine.staggered import refuse_stream_batch
     from millstream.parallel.tiles import choose_grid
@@ -129,8 +142,17 @@ def run_generate(options: GenerateOptions) -> None:
         )
         if reader is not None and "fps" not in changes:
             config = stream_config(config, fps=reader.fps)
-        num_frames = _num_frames(options, config, has_input=reader is not None)
-        placed = _place(events, config, num_frames)
+        begin = _begin(options, config)
+        if begin is not None and begin.fps is not None and "fps" not in changes:
+            config = stream_config(config, fps=begin.fps)
+        events = _with_pictures(events, config)
+        if begin is not None:
+            events = (Event(control=SetImage(picture=begin.picture), chunk=0), *events)
+        before = 0
+        if begin is not None and spec.conditions.image_entry == "before":
+            before = latent_frames(begin.picture.num_frames)
+        num_frames = _num_frames(options, config, has_input=reader is not None, before=before)
+        placed = _place(events, config, num_frames, spec)
         writer = stack.enter_context(VideoWriter(options.out, fps=config.fps, overwrite=options.overwrite))
         engine = stack.enter_context(load_engine(engine_config, config))
         session_id = secrets.token_hex(8)
@@ -153,6 +175,8 @@ def run_generate(options: GenerateOptions) -> None:
         )
         progress = stack.enter_context(ChunkProgress(spec.name, total_frames=num_frames, quiet=options.quiet))
         _say_reading(progress, engine, options.prompt, placed)
+        if begin is not None and begin.note:
+            progress.say(f"the picture: {begin.note}")
         if engine.speed.any:
             progress.say(f"fast: {engine.speed}")
         if options.stream_batch > 1:
@@ -207,14 +231,60 @@ def _say_reading(
         progress.warn(f"not understood by {engine.spec.name}: {', '.join(reading.unknown)}")
 
 
-def _num_frames(options: GenerateOptions, config: StreamConfig, *, has_input: bool) -> int | None:
-    """How many pixel frames to write; None is as many as the input has."""
+def _begin(options: GenerateOptions, config: StreamConfig) -> FittedPicture | None:
+    """Frames that the stream begins from, if it does."""
+    from millstream.video.pictures import fit_clip, fit_picture
+
+    fit: Fit = "pad" if options.fit == "pad" else "crop"
+    size = dict(height=config.height, width=config.width)
+    if options.extend is not None:
+        return fit_clip(options.extend, num_frames=config.begin_frames, fit=fit, **size)
+    if options.image is None:
+        return None
+    return fit_picture(_read_image(options.image), fit=fit, **size)
+
+
+def _read_image(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise VideoError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _with_pictures(events: tuple[Event, ...], config: StreamConfig) -> tuple[Event, ...]:
+    """Pictures of a timeline's file come to the stream's size."""
+    import msgspec
+
+    from millstream.core.controls import SetImage
+    from millstream.video.pictures import fit_file
+
+    fitted = []
+    for event in events:
+        control = event.control
+        if isinstance(control, SetImage) and control.picture is None:
+            found = fit_file(
+                control.image,
+                height=config.height,
+                width=config.width,
+                num_frames=config.begin_frames,
+                fit=control.fit,
+            )
+            control = msgspec.structs.replace(control, image=b"", picture=found.picture)
+        fitted.append(msgspec.structs.replace(event, control=control))
+    return tuple(fitted)
+
+
+def _num_frames(
+    options: GenerateOptions, config: StreamConfig, *, has_input: bool, before: int
+) -> int | None:
+    """How many pixel frames to write; None is as many as the input has. `before` are latent frames of a
+    picture, which are shown first."""
     if options.seconds is not None and options.chunks is not None:
         raise ConfigError("give either --seconds or --chunks, not both")
     if options.chunks is not None:
         if options.chunks < 1:
             raise ConfigError(f"--chunks must be at least 1, got {options.chunks}")
-        return pixel_frames(0, config.frames_per_chunk * options.chunks)
+        return pixel_frames(0, before + config.frames_per_chunk * options.chunks)
     if options.seconds is not None:
         if not (math.isfinite(options.seconds) and options.seconds > 0):
             raise ConfigError(f"--seconds must be above 0, got {options.seconds}")
@@ -223,12 +293,12 @@ def _num_frames(options: GenerateOptions, config: StreamConfig, *, has_input: bo
 
 
 def _place(
-    events: tuple[Event, ...], config: StreamConfig, num_frames: int | None
+    events: tuple[Event, ...], config: StreamConfig, num_frames: int | None, spec: ModelSpec
 ) -> list[tuple[int, AnyControl]]:
     from millstream.core.events import place_events
 
     seconds = math.inf if num_frames is None else num_frames / config.fps
-    return place_events(events, config, seconds=seconds)
+    return place_events(events, config, seconds=seconds, image_entry=spec.conditions.image_entry)
 
 
 def _describe(video: Path | None) -> InputVideo | None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millstream.commands.options import Limits, Overwrite, Quiet, TopologyName, Weights, with_options
-from millstream.core.config import pixel_frames
 from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import JournalError
 from millstream.core.files import file_digest
@@ -185,5 +184,5 @@ def _read_start(engine: Engine, header: Header, path: Path) -> Snapshot:
 
 def _num_frames(journal: Journal) -> int:
     """As many as the first run showed, or as the chunks that were recorded hold."""
-    held = sum(pixel_frames(line.envelope.start_frame, line.envelope.frames) for line in journal.chunks)
+    held = sum(line.envelope.num_shown for line in journal.chunks)
     return held if journal.header.num_frames is None else min(held, journal.header.num_frames)

@@ -610,6 +610,7 @@ def model_card(
         examples=EXAMPLES,
         fps=fps,
         lead_s=lead_s,
+        conditions=engine.spec.conditions,
     )
 
 

@@ -15,6 +15,8 @@ from functools import lru_cache
 from millstream.core.config import SPATIAL_STRIDE, DiTConfig, ModelSpec, StreamConfig
 from millstream.core.vae_layers import Conv, decoder_convs
 
+RAY = 6
+"""Coordinates of the ray that a camera's injector reads for each latent cell."""
 _GROUPS = ("qkv", "out", "cross", "mlp", "mlp")
 """Layer group of each of a block's products, in their order."""
 
@@ -95,8 +97,9 @@ def chunk_parts(
     call = tuple(_call(spec.dit, stream, value_bytes, fp8, low_attention))
     commits = (spec.dit.layers - 1) / spec.dit.layers  # a commit stops at its last layer's keys
     convs = decoder_convs(spec.vae, stream.frames_per_chunk, stream.height, stream.width)
+    steps = tuple(part.times(len(stream.steps)) for part in call)
     return {
-        "step": tuple(part.times(len(stream.steps)) for part in call),
+        "step": (*steps, *_injected(spec, stream, value_bytes)),
         "commit": tuple(part.times(commits) for part in call),
         "decode": tuple(_convolution(conv, value_bytes) for conv in convs),
     }
@@ -124,6 +127,27 @@ def _call(
         moved = 2 * value_bytes * dit.width * (keys + tokens)
         flops = attention_flops(tokens, keys, dit.width)
         yield Part(family="attention", flops=flops, moved=moved, eight_bit=eight_bit).times(dit.layers)
+
+
+def injector_products(spec: ModelSpec, stream: StreamConfig) -> list[Product]:
+    """All that a chunk's keys and camera are multiplied by, once for all of its calls; nothing of it where
+    they are idle or as in a chunk before."""
+    dit = spec.dit
+    frames = stream.frames_per_chunk
+    products = []
+    if spec.conditions.actions is not None:
+        products.append(Product(rows=frames, inner=spec.conditions.actions.features, outer=dit.width))
+        products.append(Product(rows=frames, inner=dit.width, outer=dit.width))
+    if spec.conditions.camera:
+        tokens = frames * tokens_per_frame(dit, stream)
+        products.append(Product(rows=tokens, inner=RAY * dit.patch**2, outer=dit.width))
+    return products
+
+
+def _injected(spec: ModelSpec, stream: StreamConfig, value_bytes: int) -> Iterator[Part]:
+    for product in injector_products(spec, stream):
+        values = product.rows * (product.inner + product.outer) + product.weights
+        yield Part(family="product", flops=product.flops, moved=values * value_bytes)
 
 
 def _convolution(conv: Conv, value_bytes: int) -> Part:

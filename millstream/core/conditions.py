@@ -27,6 +27,8 @@ MAX_STEP = 100.0
 ROTATION_ERROR = 1e-3
 """How far a rotation's rows may be from orthonormal."""
 MAX_PICTURE_FRAMES = 4096
+MAX_PICTURE_BYTES = 16 * 2**20
+"""Most bytes of pictures, as they are packed, that wait in a session: they are part of what is saved of it."""
 STILL: tuple[float, ...] = (1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 """The motion of a camera that stands still."""
 
@@ -77,6 +79,11 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         if not (1 <= self.num_frames <= MAX_PICTURE_FRAMES and self.height > 0 and self.width > 0):
             raise ControlError(f"a picture of {self.num_frames} x {self.height}x{self.width} cannot be")
+        if len(self.rgb) > MAX_PICTURE_BYTES:
+            raise ControlError(
+                f"{self.num_frames} frames of {self.height}x{self.width} are {len(self.rgb)} bytes, more than "
+                f"{MAX_PICTURE_BYTES}; take a shorter end of the clip"
+            )
 
 
 class FrameActions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -88,6 +95,11 @@ class FrameActions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Degrees that the view turns by during the frame, to the right and down."""
     axes: tuple[float, ...] = ()
     """Positions of a gamepad's axes, -1 to 1."""
+
+    def check(self) -> None:
+        check_keys(self.keys)
+        check_look(self.look)
+        check_axes(self.axes)
 
 
 class CameraMotion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -112,6 +124,12 @@ class FrameConditions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """None: the model takes none."""
     camera: CameraMotion | None = None
     """None: the model takes none."""
+
+    def check(self) -> None:
+        if self.actions is not None:
+            self.actions.check()
+        if self.camera is not None:
+            self.camera.check()
 
 
 class BeginFrom(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

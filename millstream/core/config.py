@@ -75,6 +75,8 @@ class DiTConfig:
     ffn: int
     channels: int = 16
     """Latent channels, in and out."""
+    entry_channels: int = 0
+    """Channels that may enter beside them, as a picture's latents do."""
     patch: int = 2
     """Latent cells per token along each side; time is never merged."""
     text_width: int = 4096
@@ -91,6 +93,11 @@ class DiTConfig:
     @property
     def head_width(self) -> int:
         return self.width // self.heads
+
+    @property
+    def channels_in(self) -> int:
+        """Channels that a patch is made of."""
+        return self.channels + self.entry_channels
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -227,6 +234,11 @@ class StreamConfig:
         return noise_levels(steps, shift=self.shift, warp=self.warp)
 
     @property
+    def begin_frames(self) -> int:
+        """Most pixel frames of a clip that the stream can begin from: those of a window without its chunk."""
+        return pixel_frames(0, max(1, self.window - self.frames_per_chunk))
+
+    @property
     def chunks_to_fill(self) -> int:
         """Chunks of an epoch until its window is full."""
         return -(-self.window // self.frames_per_chunk)
@@ -251,6 +263,13 @@ def pixel_frames(start_frame: int, frames: int) -> int:
     """Pixel frames that `frames` latent frames decode to when the first of them is number `start_frame` of
     its epoch."""
     return TEMPORAL_STRIDE * frames - (TEMPORAL_STRIDE - 1 if start_frame == 0 else 0)
+
+
+def latent_frames(num_frames: int) -> int:
+    """Whole latent frames that so many pixel frames make from an epoch's beginning: the first holds one,
+    later ones four."""
+    assert num_frames >= 1, f"{num_frames} frames make no latent frame"
+    return 1 + (num_frames - 1) // TEMPORAL_STRIDE
 
 
 def chunks_for(num_frames: int, stream: StreamConfig) -> int:

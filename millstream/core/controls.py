@@ -143,7 +143,8 @@ class SetImage(Control, frozen=True, kw_only=True, tag="image"):
     image: bytes = b""
     """A picture file (PNG, JPEG, WebP, GIF, BMP or TIFF; base64 in JSON), or a clip, whose end is taken."""
     picture: Picture | None = None
-    """The same, fitted to the stream's size: made of `image` by the server. One of the two."""
+    """The same, fitted to the stream's size: a server makes it of `image`, and refuses one that a client
+    sends."""
     fit: Literal["crop", "pad"] = "crop"
     """How `image` comes to the stream's shape: cut at the sides, or with borders."""
     mode: ImageMode = "cut"
@@ -200,8 +201,8 @@ class SetCamera(Control, frozen=True, kw_only=True, tag="camera"):
     """Move the camera."""
 
     motion: tuple[float, ...] = ()
-    """Motion of every latent frame from now on: [R|t] row by row, 12 numbers, camera to camera; x to the
-    right, y down, z forward. Empty: the camera stands still after `path`."""
+    """Motion of every latent frame from now on, camera to camera: 12 numbers, three rows of a rotation and
+    a translation; x to the right, y down, z forward. Empty: the camera stands still after `path`."""
     path: tuple[tuple[float, ...], ...] = ()
     """Motions of the next latent frames, one each, before `motion` applies; up to 256."""
     lens: tuple[float, float, float, float] | None = None

@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
 from millstream.core.conditions import BeginFrom, FrameConditions
-from millstream.core.config import Positions, check_share, check_size, check_steps, check_window
+from millstream.core.config import (
+    Positions,
+    check_share,
+    check_size,
+    check_steps,
+    check_window,
+    pixel_frames,
+)
 from millstream.core.controls import WeightedPrompt
 from millstream.core.errors import ConfigError, EnvelopeRefused, MillstreamError
 
@@ -76,6 +84,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     given_frames: int = 0
     """Leading frames of this chunk that are given clean and stay at level 0, where a model begins from a
     picture within its first chunk."""
+    towards: str = ""
+    """Digest of a picture that its latents begin from, as those of an input video; empty where there is none."""
     under_way: int = 1
     """Chunks of its session that are under way at a time, at staggered noise levels: above 1, its result
     comes when later ones have begun, or with a FLUSH."""
@@ -101,6 +111,36 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def begins_before(self) -> bool:
+        """True if the frames before it are those of a picture and come with it, to be shown first."""
+        return self.begin_from is not None and not self.given_frames
+
+    @property
+    def starts_epoch(self) -> bool:
+        """True if nothing of its epoch was made before it."""
+        return self.start_frame == 0 or self.begins_before
+
+    @property
+    def shown_from(self) -> int:
+        """Number of the first latent frame that is shown with it."""
+        return 0 if self.begins_before else self.start_frame
+
+    @property
+    def num_shown(self) -> int:
+        """Pixel frames that are shown with it."""
+        return pixel_frames(self.shown_from, self.end_frame - self.shown_from)
+
+    def context_groups(self) -> Iterator[slice]:
+        """Yield which context frames are rebuilt together, oldest first: those of one chunk. Where an epoch began
+        with frames that fill no chunk, chunks end with the window and not with every so many frames."""
+        count = len(self.context_indices)
+        first = count % self.frames if self.start_frame % self.frames else 0
+        if first:
+            yield slice(0, first)
+        for start in range(first, count, self.frames):
+            yield slice(start, min(start + self.frames, count))
+
+    @property
     def what_it_says(self) -> Envelope:
         """All that its chunk's bits depend on: equal ones from one past give equal bits."""
         return msgspec.structs.replace(self, session_id="", call_id=0)
@@ -123,6 +163,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
             raise EnvelopeRefused(f"chunk {self.chunk_index} of {self.session_id}: {error}") from None
         self._check_recompute()
         self._check_conditions()
+        self._check_begin()
         calls = recompute_calls(len(self.context_indices), self.frames) + len(self.steps) + self.commit
         if self.expected_calls != calls:
             raise EnvelopeRefused(
@@ -154,6 +195,20 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not 0 <= self.given_frames <= self.frames:
             raise EnvelopeRefused(f"{who} has {self.frames} frames, of which {self.given_frames} are given")
+
+    def _check_begin(self) -> None:
+        begin = self.begin_from
+        who = f"chunk {self.chunk_index} of {self.session_id}"
+        if begin is None:
+            return
+        given = (begin.frames, 0) if self.given_frames else (0, begin.frames)
+        if begin.frames < 1 or (self.given_frames, self.start_frame) != given:
+            raise EnvelopeRefused(
+                f"{who} begins from {begin.frames} frames, starts at {self.start_frame} and has "
+                f"{self.given_frames} given ones"
+            )
+        if not self.given_frames and self.context_indices != tuple(range(begin.frames)):
+            raise EnvelopeRefused(f"{who} begins from {begin.frames} frames, not {self.context_indices}")
 
 
 def instruction(action: Action, call_id: int, session_id: str = "", *, fork_id: str = "") -> Envelope:
@@ -229,7 +284,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
 
 
-def rebuilding(envelope: Envelope, context_indices: tuple[int, ...]) -> Envelope:
+def rebuilding(
+    envelope: Envelope,
+    context_indices: tuple[int, ...],
+    context_conditions: tuple[FrameConditions, ...] = (),
+) -> Envelope:
     """Return the envelope for a generator that has no state of the session: prompt and window are sent
     along."""
     return msgspec.structs.replace(
@@ -239,6 +298,7 @@ def rebuilding(envelope: Envelope, context_indices: tuple[int, ...]) -> Envelope
         reset_cross=True,
         recompute=bool(context_indices),
         context_indices=context_indices,
+        context_conditions=context_conditions,
         expected_calls=recompute_calls(len(context_indices), envelope.frames)
         + len(envelope.steps)
         + envelope.commit,

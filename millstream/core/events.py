@@ -1,23 +1,26 @@
 """A timeline file: controls with the second or the chunk they belong to, for runs without a person.
 
     [{"at": 2.5, "type": "prompt", "prompt": "a storm at sea", "mode": "blend", "chunks": 4},
-     {"chunk": 9, "type": "cut"}]
+     {"chunk": 9, "type": "cut"},
+     {"at": 12, "type": "image", "path": "photo.jpg"}]
 
-A control applies at the first chunk that starts at or after its second.
+A control applies at the first chunk that starts at or after its second. A picture is named by a path, seen from
+the file's folder.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from millstream.core.config import StreamConfig, pixel_frames
-from millstream.core.controls import AnyControl, Cut, Pause, Resume, SetPrompt
+from millstream.core.config import ImageEntry, StreamConfig, latent_frames, pixel_frames
+from millstream.core.controls import MAX_IMAGE_BYTES, AnyControl, Cut, Pause, Resume, SetImage, SetPrompt
 from millstream.core.errors import ControlError, MillstreamError
 
 MAX_EVENTS = 100_000
@@ -41,35 +44,45 @@ def read_events(path: Path) -> tuple[Event, ...]:
         raise ControlError(f"{path} is not JSON: {error}") from None
     if not isinstance(items, list) or len(items) > MAX_EVENTS:
         raise ControlError(f"{path} must be a list of at most {MAX_EVENTS} events")
-    return tuple(_event(item, f"{path}, event {number}") for number, item in enumerate(items, start=1))
+    return tuple(
+        _event(item, f"{path}, event {number}", path.parent) for number, item in enumerate(items, start=1)
+    )
 
 
-def chunk_starts(config: StreamConfig, cuts: set[int]) -> Iterator[float]:
-    """The media time at which each chunk starts, given which chunks begin a new epoch."""
+def chunk_starts(config: StreamConfig, cuts: Mapping[int, int]) -> Iterator[float]:
+    """The media time at which each chunk starts, given which chunks begin a new epoch, and with how many latent
+    frames of a picture before them."""
     frames = 0
     start_frame = 0
-    for chunk in _count():
+    for chunk in itertools.count():
+        yield frames / config.fps
+        given = cuts.get(chunk, 0)
         if chunk in cuts:
             start_frame = 0
-        yield frames / config.fps
-        frames += pixel_frames(start_frame, config.frames_per_chunk)
-        start_frame += config.frames_per_chunk
+        frames += pixel_frames(start_frame, given + config.frames_per_chunk)
+        start_frame += given + config.frames_per_chunk
 
 
 def place_events(
-    events: tuple[Event, ...], config: StreamConfig, *, seconds: float
+    events: tuple[Event, ...],
+    config: StreamConfig,
+    *,
+    seconds: float,
+    image_entry: ImageEntry = "before",
 ) -> list[tuple[int, AnyControl]]:
     """Each control with its chunk, in order of time. `seconds` is the clip's length; nothing may lie beyond
-    it."""
+    it. Pictures are fitted already."""
     placed: list[tuple[int, AnyControl]] = []
     waiting = list(events)
-    cuts: set[int] = set()
+    cuts: dict[int, int] = {}
     for chunk, start in enumerate(chunk_starts(config, cuts)):
         due = [event for event in waiting if _is_due(event, chunk, start)]
         waiting = [event for event in waiting if event not in due]
         placed.extend((chunk, event.control) for event in due)
-        if any(_cuts(event.control) for event in due):
-            cuts.add(chunk)
+        for event in due:
+            if _cuts(event.control):
+                given = _given_frames(event.control, config) if image_entry == "before" else 0
+                cuts[chunk] = max(given, cuts.get(chunk, 0))
         if not waiting:
             return placed
         if start >= seconds:
@@ -81,10 +94,12 @@ def place_events(
     raise AssertionError("chunks never end")
 
 
-def _event(item: Any, where: str) -> Event:
+def _event(item: Any, where: str, folder: Path) -> Event:
     if not isinstance(item, dict):
         raise ControlError(f"{where} must be an object with a type and either at or chunk")
     fields = dict(item)
+    if fields.get("type") == "image":
+        fields["image"] = _read_picture(fields, where, folder)
     at = fields.pop("at", None)
     chunk = fields.pop("chunk", None)
     if (at is None) == (chunk is None):
@@ -111,11 +126,25 @@ def _is_due(event: Event, chunk: int, start: float) -> bool:
 
 
 def _cuts(control: AnyControl) -> bool:
-    return isinstance(control, Cut) or (isinstance(control, SetPrompt) and control.mode == "cut")
+    return isinstance(control, Cut) or (isinstance(control, SetPrompt | SetImage) and control.mode == "cut")
 
 
-def _count() -> Iterator[int]:
-    number = 0
-    while True:
-        yield number
-        number += 1
+def _given_frames(control: AnyControl, config: StreamConfig) -> int:
+    """Latent frames of a picture that come before its chunk."""
+    if not isinstance(control, SetImage) or control.picture is None:
+        return 0
+    return min(latent_frames(control.picture.num_frames), config.window - config.frames_per_chunk)
+
+
+def _read_picture(fields: dict[str, Any], where: str, folder: Path) -> bytes:
+    """The file that an event names."""
+    name = fields.pop("path", None)
+    if not isinstance(name, str):
+        raise ControlError(f"{where} needs path, the picture's file")
+    path = folder / name
+    try:
+        if path.is_file() and path.stat().st_size > MAX_IMAGE_BYTES:
+            raise ControlError(f"{where}: {path} has more than {MAX_IMAGE_BYTES} bytes; make it smaller")
+        return path.read_bytes()
+    except OSError as error:
+        raise ControlError(f"{where}: cannot read {path}: {error.strerror}") from None

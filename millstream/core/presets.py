@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from millstream.core.config import (
+    ActionsConfig,
     BrookTextConfig,
     BrookVAEConfig,
+    ConditionsConfig,
     DiTConfig,
     ModelSpec,
     StreamConfig,
@@ -25,6 +27,10 @@ WAN_LATENT_STD  = ( 2.8184,  1.4541,  2.3275,  2.6558,  1.2196,  1.7708,  2.6052
 WAN_VAE = VAEConfig(mean=WAN_LATENT_MEAN, std=WAN_LATENT_STD)
 _TINY_TEXT = TextConfig(width=32, layers=2, heads=2, head_width=16, ffn=64, vocabulary=384)
 _TINY_STREAM = StreamConfig(height=32, width=32, steps=(1000, 500), window=9)
+_TINY_DIT = DiTConfig(
+    layers=2, width=48, heads=2, ffn=96, channels=4, text_width=32, text_tokens=8, time_features=32
+)
+_TINY_VAE = VAEConfig(width=4, res_blocks=1, channels=4, mean=(0.1, -0.2, 0.3, 0.0), std=(1.5, 0.5, 1.0, 2.0))
 
 MODELS: dict[str, ModelSpec] = {
     spec.name: spec
@@ -58,21 +64,20 @@ MODELS: dict[str, ModelSpec] = {
         ),
         ModelSpec(  # for tests: every part there, nothing larger than it must be
             name="wan-tiny",
-            dit=DiTConfig(
-                layers=2,
-                width=48,
-                heads=2,
-                ffn=96,
-                channels=4,
-                text_width=32,
-                text_tokens=8,
-                time_features=32,
-            ),
-            vae=VAEConfig(
-                width=4, res_blocks=1, channels=4, mean=(0.1, -0.2, 0.3, 0.0), std=(1.5, 0.5, 1.0, 2.0)
-            ),
+            dit=_TINY_DIT,
+            vae=_TINY_VAE,
             text=_TINY_TEXT,
             stream=_TINY_STREAM,
+        ),
+        ModelSpec(  # the same, steered by keys, a mouse, a gamepad's axis and a camera
+            name="wan-tiny-world",
+            dit=_TINY_DIT,
+            vae=_TINY_VAE,
+            text=_TINY_TEXT,
+            stream=_TINY_STREAM,
+            conditions=ConditionsConfig(
+                actions=ActionsConfig(keys=("a", "d", "s", "w"), look=True, axes=1), camera=True
+            ),
         ),
     )
 }

@@ -32,6 +32,21 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
 
 
+class Takes(msgspec.Struct, frozen=True, kw_only=True):
+    """Conditions that the model takes, besides words."""
+
+    image: bool = False
+    """True if a stream can begin from a picture, or go on from one."""
+    keys: tuple[str, ...] = ()
+    """Names of the keys that steer it; empty: none do."""
+    look: bool = False
+    """True if the view turns by `look` of an `actions` control."""
+    axes: int = 0
+    """How many axes of a gamepad it takes."""
+    camera: bool = False
+    """True if it takes `camera` controls."""
+
+
 class Hello(ServerMessage, frozen=True, kw_only=True, tag="hello"):
     """The first message of every connection."""
 
@@ -51,6 +66,8 @@ class Hello(ServerMessage, frozen=True, kw_only=True, tag="hello"):
     """True if sessions can go on at another address, for clients that `follow`."""
     sources: tuple[str, ...] = ()
     """Names that a session may have as its `source`."""
+    takes: Takes = Takes()
+    """What steers the model besides words; other controls are refused."""
 
 
 class WaitingMessage(ServerMessage, frozen=True, kw_only=True, tag="waiting"):
@@ -134,6 +151,9 @@ class Stats(ServerMessage, frozen=True, kw_only=True, tag="stats"):
     """Chunks that it had from a session that began alike (docs/forking.md#sessions-that-begin-alike)."""
     paused: bool = False
     """True if its owner has paused it."""
+    key_ms: float | None = None
+    """Milliseconds from the arrival of an `actions` control that changed something to its chunk being handed to
+    the clients that watch, the last time that it was measured. null: not yet."""
 
 
 class RecordingMessage(ServerMessage, frozen=True, kw_only=True, tag="recording"):

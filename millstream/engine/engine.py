@@ -33,7 +33,7 @@ from millstream.engine.speed_choice import fitting_speed
 from millstream.engine.stream import Stream
 from millstream.engine.vae_place import place_vae
 from millstream.generation.brake import Brake
-from millstream.generation.generator import Generator
+from millstream.generation.generator import Commits, Generator
 from millstream.generation.stopwatch import Stopwatch
 from millstream.mesh.config import MeshConfig
 from millstream.mesh.first_split import pictures_s
@@ -43,7 +43,7 @@ from millstream.models.brook.files import find_beside
 from millstream.models.fast.apply import accelerate, refuse_impossible
 from millstream.models.fast.recorded import MAX_RECORDINGS, RecordedStack, chunks_before
 from millstream.models.offloaded_text import OffloadedTextEncoder
-from millstream.models.registry import LoadedModel, load_model
+from millstream.models.registry import PARTS, LoadedModel, described, load_model
 from millstream.models.ring_shape import RingShape
 from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, load_tiny_decoder
 from millstream.models.weights.fingerprint import fingerprint_of
@@ -80,7 +80,7 @@ class Engine:
             f"a configuration says all: {', '.join(fields)} would not be heard"
         )
         self.config = config = config if isinstance(config, EngineConfig) else _config_of(config, **fields)
-        self.spec = find_model(config.model)
+        self.spec = described(find_model(config.model), config.weights)
         self.topology = config.topology
         self.device = choose_device(config.device)
         self.dtype = choose_dtype(config.dtype, self.device)
@@ -167,7 +167,7 @@ class Engine:
         """Return the fingerprint of all the model's weights, wherever they are."""
         if self.mesh is None:
             return self.model.fingerprint()
-        here = {part: self.model.records(part) for part in ("vae", "text")}
+        here = {part: self.model.records(part) for part in PARTS if part != "dit"}
         return fingerprint_of(here | {"dit": self.mesh.weights()})
 
     @property
@@ -363,9 +363,10 @@ class Engine:
     def _generator_here(self, stopwatch: Stopwatch) -> Generator:
         if self.config.compile_backend:
             compile_blocks(self.model.dit, backend=self.config.compile_backend)
-        return Generator(
-            self.model.dit, stopwatch, commits="paired" if self.speed.paired_commits else "later"
-        )
+        commits: Commits = "paired" if self.speed.paired_commits else "later"
+        generator = Generator(self.model.dit, stopwatch, commits=commits)
+        generator.injectors = self.model.injectors
+        return generator
 
     def _launched(self, launch: Launch) -> MeshTransport:
         """Start a mesh and connect to it."""

@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from millstream.core.conditions import FrameConditions
 from millstream.core.config import StreamConfig
 from millstream.core.errors import MillstreamError, NotKept, SnapshotError
 from millstream.core.files import Staging
@@ -36,6 +37,7 @@ from millstream.models.dit import CrossKV
 from millstream.models.kv import KVRing
 from millstream.models.ring_shape import RingShape
 from millstream.session.feed import LiveFeed
+from millstream.session.history import HistoryState
 from millstream.session.kept import KeptAs
 from millstream.session.ports import ChunkLog
 from millstream.session.session import Session
@@ -48,8 +50,8 @@ KEY = "millstream"
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
 """Data types, by their names in the file."""
 GONE = "this snapshot cannot be read; the oldest are removed when there are too many"
-MAX_HEADER_BYTES = 16 * 2**20
-"""Most bytes of a file's table of contents; thousands of times what a session needs."""
+MAX_HEADER_BYTES = 32 * 2**20
+"""Most bytes of a file's table of contents: of a session with as many pictures waiting as may, in base64."""
 
 
 class RingState(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +73,8 @@ class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
     ring: RingState | None
     """None where nothing was generated yet, and where a mesh holds it."""
     motion: float | None
+    conditions: Mapping[int, FrameConditions] = msgspec.field(default_factory=dict)
+    """Conditions of the window's frames; older files have none."""
     kept: KeptAs | None = None
     """Whose state it is, where a server keeps it to bring the session back."""
 
@@ -102,6 +106,7 @@ def capture(engine: Engine, session: Session, fingerprint: str, kept: KeptAs | N
         if cache is None
         else RingState(frames=tuple(cache.ring.slots.frames), written=cache.ring.slots.written),
         motion=state.motion,
+        conditions=state.history.conditions,
         kept=kept,
     )
     held = dict(_session_tensors(state)) | dict(_cache_tensors(cache))
@@ -140,7 +145,8 @@ def check(path: Path, engine: Engine, fingerprint: str) -> SnapshotHeader:
     header = read_header(path)
     _check_model(header, engine, fingerprint)
     try:
-        header.timeline.check(header.config.frames_per_chunk)
+        header.timeline.check(header.config)
+        _check_conditions(header)
         _check_ring(header)
         check_parts(_looks(path), header.config, header.timeline, engine, has_ring=header.ring is not None)
     except (SafetensorError, MillstreamError) as error:
@@ -196,7 +202,7 @@ def revive(
     last = tensors.get("motion.last")
     state = SessionState(
         timeline=_timeline_for(engine, header.timeline),
-        history=_under("history.", host),
+        history=HistoryState(tensors=_under("history.", host), conditions=header.conditions),
         decoder=_numbered("decoder.", host),
         encoder=_numbered("encoder.", host),
         last_input=None if last is None else last.clone().numpy(),
@@ -226,7 +232,7 @@ def _timeline_for(engine: Engine, timeline: TimelineState) -> TimelineState:
 
 
 def _session_tensors(state: SessionState) -> Iterator[tuple[str, Tensor]]:
-    yield from ((f"history.{name}", tensor) for name, tensor in state.history.items())
+    yield from ((f"history.{name}", tensor) for name, tensor in state.history.tensors.items())
     yield from ((f"decoder.{number}", tensor) for number, tensor in enumerate(state.decoder))
     yield from ((f"encoder.{number}", tensor) for number, tensor in enumerate(state.encoder))
     if state.last_input is not None:
@@ -253,6 +259,16 @@ def _check_model(header: SnapshotHeader, engine: Engine, fingerprint: str) -> No
         raise SnapshotError(
             f"this session was saved with other weights of {header.model}; serve those to go on with it"
         )
+
+
+def _check_conditions(header: SnapshotHeader) -> None:
+    """Each is sound and of a frame that was made; which frames are held, their latents say."""
+    if len(header.conditions) > header.config.window:
+        raise SnapshotError(f"it has conditions of {len(header.conditions)} frames")
+    for frame, conditions in header.conditions.items():
+        if not 0 <= frame < header.timeline.start_frame:
+            raise SnapshotError(f"it has conditions of frame {frame}, which was not made")
+        conditions.check()
 
 
 def _check_ring(header: SnapshotHeader) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
-from millstream.core.config import StreamConfig, pixel_frames
+from millstream.core.config import StreamConfig
 from millstream.core.errors import ConfigError
 from millstream.core.overlap import ChunkPace
 from millstream.engine.depths import Depths
@@ -79,7 +79,7 @@ class Stream:
             decision = self._session.decide()
             if decision is not None:
                 begun += 1
-                begun_frames += pixel_frames(decision.envelope.start_frame, decision.envelope.frames)
+                begun_frames += decision.envelope.num_shown
             return decision
 
         return self._flow(plan, waits=lambda: not self._session.timeline.undisturbed)

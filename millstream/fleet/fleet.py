@@ -90,7 +90,8 @@ class LiveFleet:
     async def price(self, ask: Ask, session_id: str, *, key: str, model: str = "") -> FleetRequest:
         """Return what a session would take. Raises the error of a faulty request, and `Overloaded` where no
         replica can answer."""
-        request = await self._ask_any(link.Price(ask=msgspec.json.encode(ask), key=key), model)
+        asked = msgspec.structs.replace(ask, image=b"")  # a picture changes nothing of what it takes
+        request = await self._ask_any(link.Price(ask=msgspec.json.encode(asked), key=key), model)
         return FleetRequest(request=replace(request, session_id=session_id), key=key)
 
     async def place(self, asked: FleetRequest, tell: Tell) -> ReplicaLink:

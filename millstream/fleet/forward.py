@@ -55,7 +55,7 @@ FOR_ALL = ("/api/v1/pipeline/load",)
 """Paths of requests that hold for all later sessions, on whichever replica."""
 LIMITS = ClientLimits()
 STREAMED = {
-    "/v1/videos": LIMITS.max_text_bytes + LIMITS.max_frame_bytes,
+    "/v1/videos": LIMITS.max_picture_text_bytes,
     SNAPSHOTS: MAX_UPLOAD_BYTES,
     "/upload_video": MAX_UPLOAD_BYTES,
     "/upload_start_frame": MAX_UPLOAD_BYTES,
@@ -152,7 +152,7 @@ class Forwarder:
         if asked.method == "POST" and path == OFFER:
             return await self._offer(asked)
         if asked.method == "POST" and OPENS.fullmatch(path):
-            return await self._open(asked, _session_asked(asked))
+            return await self._open(asked, await asyncio.to_thread(_session_asked, asked))
         if path in FOR_ALL:
             return await self._tell_all(asked)
         if asked.method == "GET" and path in LISTS:
@@ -349,7 +349,9 @@ def _silent(error: httpx2.HTTPError) -> ProtocolBroken:
 
 
 async def _small_body(request: Request) -> bytes:
-    return b"".join([piece async for piece in limited(request, LIMITS.max_text_bytes)])
+    body = b"".join([piece async for piece in limited(request, LIMITS.max_picture_text_bytes)])
+    LIMITS.check_message(body)
+    return body
 
 
 async def _unless_gone(receive: Receive, work: Awaitable[T]) -> T:

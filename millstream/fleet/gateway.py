@@ -26,7 +26,6 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from millstream.client.connection import Connection
 from millstream.core.client_messages import (
-    AnyClientMessage,
     Attach,
     Opening,
     Ping,
@@ -46,6 +45,7 @@ from millstream.fleet.relay import (
     CLOSE_TOO_LARGE,
     TooLarge,
     close,
+    decode_apart,
     next_message,
     open_link,
     relay_any,
@@ -60,7 +60,7 @@ from millstream.server.access.budgets import Clients
 from millstream.server.access.limits import ClientLimits, TokenBucket
 from millstream.server.access.shares import client_at
 from millstream.server.headers import SafeHeaders
-from millstream.server.protocol.messages import code_of, decode, encode
+from millstream.server.protocol.messages import code_of, encode
 from millstream.server.protocol.nowhere import answer_nowhere, refuse_socket
 from millstream.server.transport.tasks import stop_all
 from millstream.serving.admission_types import Queued
@@ -247,7 +247,7 @@ class _Visitor:
                     if said is None:
                         raise WebSocketDisconnect
                     try:
-                        message = self._read(said)
+                        message = await self._read(said)
                     except MillstreamError as error:
                         await self._refuse(error)
                         continue
@@ -259,13 +259,13 @@ class _Visitor:
             )
         return None
 
-    def _read(self, said: str | bytes) -> Opening | None:
+    async def _read(self, said: str | bytes) -> Opening | None:
         """None where it opens nothing and is answered already."""
         self._messages.spend("messages")
         if isinstance(said, bytes):
             raise ProtocolError("bad_state", "say start, attach, view or restore first")
-        LIMITS.check_size(said)
-        message: AnyClientMessage = decode(said)
+        LIMITS.check_message(said)
+        message = await decode_apart(said)
         if isinstance(message, (Start, Attach, View, Restore)):
             return message
         if not isinstance(message, Ping):

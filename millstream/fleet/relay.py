@@ -23,6 +23,7 @@ from millstream.core.server_messages import EndedMessage, ErrorMessage
 from millstream.fleet.forward import path_and_query
 from millstream.fleet.replica_link import ReplicaLink
 from millstream.server.access.limits import ClientLimits
+from millstream.server.access.reading import SMALL_BYTES
 from millstream.server.protocol.messages import decode, encode
 from millstream.server.transport.tasks import stop_all
 
@@ -111,7 +112,7 @@ async def next_message(websocket: WebSocket) -> str | bytes | None:
 
 async def _up_native(websocket: WebSocket, upstream: FollowedConnection) -> None:
     while (said := await next_message(websocket)) is not None:
-        read = _to_repeat(said)
+        read = await _to_repeat(said)
         try:
             await (upstream.say_text(said) if read is None else upstream.say(read))
         except Overloaded as error:
@@ -121,13 +122,20 @@ async def _up_native(websocket: WebSocket, upstream: FollowedConnection) -> None
             )
 
 
-def _to_repeat(said: str | bytes) -> AnyClientMessage | None:
+async def decode_apart(said: str) -> AnyClientMessage:
+    """Decode a message; a large one in a thread, as it would hold up all others here."""
+    if len(said) <= SMALL_BYTES:
+        return decode(said)
+    return await asyncio.to_thread(decode, said)
+
+
+async def _to_repeat(said: str | bytes) -> AnyClientMessage | None:
     """Return the message if it must be sent again where it was not answered. One that cannot be read is left
     to the replica, which answers with the error."""
     if isinstance(said, bytes):
         return None
     with suppress(MillstreamError):
-        message: AnyClientMessage = decode(said)
+        message = await decode_apart(said)
         return message if isinstance(message, REPEATED) else None
     return None
 

@@ -16,7 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from millstream.core.config import StreamConfig
+from millstream.core.conditions import FrameConditions
+from millstream.core.config import NO_CONDITIONS, SPATIAL_STRIDE, StreamConfig
 from millstream.core.envelope import Envelope
 from millstream.core.errors import EnvelopeRefused, MillstreamError, PoolFull, UnknownSession
 from millstream.generation.answers import QueuedDeliveries, refused, result_of
@@ -24,7 +25,9 @@ from millstream.generation.brake import Brake
 from millstream.generation.calls import CallCount, CallDriver, CallWork
 from millstream.generation.stopwatch import Stopwatch
 from millstream.models import sampler
+from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CausalDiT, CrossKV
+from millstream.models.entries import Entries, join_rows
 from millstream.models.joint import JointMemory, join_prompts
 from millstream.models.kv import KVRing, Memory, held_bytes
 from millstream.models.pages import PagePool
@@ -61,6 +64,8 @@ class Generator:
         self.dit = dit
         self.commits: Commits = commits
         """Where that gives the same; chunks that share their calls or take turns commit at once."""
+        self.injectors = Injectors(NO_CONDITIONS, dit.config)
+        """Injectors of what its model takes besides words; a model that takes any brings its own."""
         self.stopwatch = stopwatch
         self.brake = Brake()
         self.caches: dict[str, SessionCache] = {}
@@ -201,11 +206,16 @@ class Generator:
         memory = StaggeredMemory(caches[0].ring) if staggered else memory
         self.stopwatch.attend_to(kind)
         latents = torch.cat([self._here(parcel.latents_in) for parcel in parcels])
+        given = [self._here(parcel.given_frames) for parcel in parcels if parcel.given_frames is not None]
+        entered = [self._entries(envelope, envelope.conditions) for envelope in envelopes]
+        entries = join_rows(entered) if len(entered) > 1 else entered[0]
 
         def noise(step: int) -> Tensor:
             return torch.cat([self._noise(envelope, latents[:1].shape, step) for envelope in envelopes])
 
-        denoising = sampler.denoising(latents, kind.steps, memory, cross, noise)
+        denoising = sampler.denoising(
+            latents, kind.steps, memory, cross, noise, entries, torch.cat(given) if given else None
+        )
         owed = caches[0].owed
         caches[0].owed = None
         clean = yield from tally.count(denoising if owed is None else carrying(owed, denoising))
@@ -216,11 +226,11 @@ class Generator:
             settled = sampler.add_noise(clean, kind.context_noise, lambda: noise(COMMIT_STEP))
             if by_itself and self.commits != "at once":
                 owe = DeferredCommit.to_carry if self.commits == "paired" else DeferredCommit
-                caches[0].owed = owe(settled, kind.context_noise, caches[0].ring)
+                caches[0].owed = owe(settled, kind.context_noise, caches[0].ring, entries=entries)
                 tally.calls += 1  # counted here, whenever it is made
             else:
                 yield from tally.count(
-                    sampler.committing("commit", settled, kind.context_noise, memory, cross)
+                    sampler.committing("commit", settled, kind.context_noise, memory, cross, entries)
                 )
         results = [
             result_of(envelope, calls=calls + tally.calls)
@@ -278,6 +288,8 @@ class Generator:
         """Refuse what does not fit the state here, before anything changes."""
         cache = self.caches.get(envelope.session_id)
         who = f"chunk {envelope.chunk_index} of {envelope.session_id}"
+        if reason := self.injectors.refusal((*envelope.conditions, *envelope.context_conditions)):
+            raise EnvelopeRefused(f"{who} {reason}")
         if cache is None and not envelope.init_cache:
             raise EnvelopeRefused(
                 f"{who} finds no cache here; the first envelope of a session must set init_cache"
@@ -310,17 +322,24 @@ class Generator:
         return cache
 
     def _recompute(self, cache: SessionCache, envelope: Envelope, context_BFCYX: Tensor) -> Asking[None]:
-        """Rebuild the window from clean latents, oldest first, each group seeing those before it."""
+        """Rebuild the window from clean latents, oldest first, each chunk's seeing those before it."""
         assert cache.cross is not None
         level = envelope.context_noise
         context = self._here(context_BFCYX)
         settled = sampler.add_noise(
             context, level, lambda: self._noise(envelope, context.shape, CONTEXT_STEP)
         )
-        for start in range(0, len(envelope.context_indices), envelope.frames):
-            group = slice(start, start + envelope.frames)
+        for group in envelope.context_groups():
             cache.ring.place(list(envelope.context_indices[group]), end_frame=envelope.end_frame)
-            yield from sampler.committing("recompute", settled[:, group], level, cache.ring, cache.cross)
+            entries = self._entries(envelope, envelope.context_conditions[group])
+            yield from sampler.committing(
+                "recompute", settled[:, group], level, cache.ring, cache.cross, entries
+            )
+
+    def _entries(self, envelope: Envelope, conditions: tuple[FrameConditions, ...]) -> Entries:
+        """What enters every call over these frames of a session."""
+        latent_size = envelope.height // SPATIAL_STRIDE, envelope.width // SPATIAL_STRIDE
+        return self.injectors.entries(conditions, latent_size)
 
     def _here(self, x: Tensor) -> Tensor:
         """Move a tensor to the device and dtype of the computation. The host does not wait: what came over a
@@ -342,7 +361,7 @@ class Generator:
 def envelope_batch_key(envelope: Envelope) -> Hashable:
     """Return the batch key: chunks of equal key can share their model calls."""
     size = envelope.height, envelope.width, envelope.frames
-    return size, envelope.steps, envelope.commit, envelope.context_noise
+    return size, envelope.steps, envelope.commit, envelope.context_noise, envelope.given_frames
 
 
 def _joined(caches: Sequence[SessionCache]) -> tuple[Memory, CrossKV]:

@@ -42,9 +42,10 @@ from millstream.mesh.rendezvous import MeetingPoint, Rendezvous
 from millstream.mesh.startup import Facts, agree, facts_of, facts_of_card, facts_of_share
 from millstream.mesh.watchdog import GAVE_UP, Watchdog
 from millstream.mesh.worker import Leader, MeshRank
+from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CausalDiT
-from millstream.models.registry import load_dit
-from millstream.models.weights.fingerprint import FingerprintRecorder, fingerprint_of
+from millstream.models.registry import described, load_dit, load_model_injectors
+from millstream.models.weights.fingerprint import FingerprintRecorder, fingerprint_of, records
 from millstream.ops.precision import DTYPES
 from millstream.parallel.apply import connect, disconnect
 from millstream.parallel.collectives import GLOO, NCCL, RankGroup
@@ -179,10 +180,11 @@ def _live(
     device, backend = rank_device(config, rank, local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    share, groups = _assembled(config, rank, rendezvous, record, device, backend)
+    share, injectors, groups = _assembled(config, rank, rendezvous, record, device, backend)
     if make_generator is None:
         make_generator = RebalancingGenerator if config.experimental and config.topology.pp > 1 else Generator
     generator = make_generator(share, Stopwatch(device, rank=rank))
+    generator.injectors = injectors
     generator.commits = "paired" if config.speed.paired_commits else "at once"
     rank_check = RankCheck(share, rendezvous, config, groups, record)
     member = MeshRank(generator, groups, watchdog, check=rank_check.check)
@@ -202,11 +204,11 @@ def _assembled(
     record: ComparedRecord,
     device: torch.device,
     backend: str,
-) -> tuple[CausalDiT | MeshDiT, Groups]:
-    """Return this rank's share of the model, connected to the others', and its groups, whose calls are
-    recorded."""
+) -> tuple[CausalDiT | MeshDiT, Injectors, Groups]:
+    """Return this rank's share of the model, connected to the others', its injectors, which every rank has
+    whole, and its groups, whose calls are recorded."""
     topology = config.topology
-    spec = find_model(config.model)
+    spec = described(find_model(config.model), config.weights)
     topology.check(spec.dit, exchange_groups=config.exchange_groups)
     card = (
         facts_of_card(device) if topology.stage_size > 1 else {}
@@ -216,7 +218,9 @@ def _assembled(
     dit, weights = _load_share(config, spec, share_of(topology, rank, bounds), device)
     if rank == LEADER:
         rendezvous.post(WEIGHTS, weights.hex())
-    share_facts = facts_of_share(config, spec.dit, device, fingerprint_of({"dit": weights}))
+    injectors = load_model_injectors(spec, config.weights, device=device, dtype=DTYPES[config.dtype])
+    found = fingerprint_of({"dit": weights, "injectors": records("injectors", injectors)})
+    share_facts = facts_of_share(config, spec.dit, device, found)
     facts = facts_of(config, backend) | share_facts | {"layers": str(bounds)}
     compare_with_all(rendezvous, rank, config, facts, "weights")
     groups = recorded(join_groups(rendezvous, topology, rank, config.limits, backend=backend), record)
@@ -226,7 +230,7 @@ def _assembled(
     share = connect(dit, topology, groups, bounds=bounds, speed=config.speed, spread=spread)
     if config.compile_backend:
         compile_blocks(share, backend=config.compile_backend)
-    return share, groups
+    return share, injectors, groups
 
 
 def _peer_spread(stage: RankGroup, device: torch.device) -> PeerTensorSpread | None:

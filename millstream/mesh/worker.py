@@ -30,7 +30,7 @@ from millstream.parallel.collectives import RankGroup
 from millstream.parallel.groups import Groups
 from millstream.wire.conditioning import HeldConditionings
 from millstream.wire.framing import Answers, Orders, checksum_of, pack
-from millstream.wire.packing import pack_deliveries, pack_instruction, pack_parcels, unpack_parcels
+from millstream.wire.packing import PARTS, pack_deliveries, pack_instruction, pack_parcels, unpack_parcels
 from millstream.wire.parcel import Delivery, Parcel
 from millstream.wire.process import Channel, Received, Wire
 
@@ -340,7 +340,8 @@ def inputs_digest(parcels: Sequence[Parcel]) -> int:
     """Return a digest of every tensor, as it is about to be used."""
     found = 0
     for parcel in parcels:
-        for tensor in (parcel.latents_in, parcel.conditioning, parcel.context_frames):
+        for part in PARTS:
+            tensor = getattr(parcel, part)
             found = zlib.crc32(
                 b"" if tensor is None else checksum_of(tensor.contiguous()).to_bytes(4, "little"), found
             )

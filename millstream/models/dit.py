@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from millstream.core.config import DiTConfig
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.kv import Memory
 from millstream.models.typed_modules import TypedModuleList
 from millstream.ops.attention import attend
@@ -150,9 +151,11 @@ class PatchEmbedding(nn.Module):
     def __init__(self, config: DiTConfig) -> None:
         super().__init__()
         self.patch = config.patch
-        self.weight = nn.Parameter(torch.empty(config.width, config.channels, 1, config.patch, config.patch))
+        self.weight = nn.Parameter(
+            torch.empty(config.width, config.channels_in, 1, config.patch, config.patch)
+        )
         self.bias = nn.Parameter(torch.zeros(config.width))
-        nn.init.normal_(self.weight, std=(config.channels * config.patch**2) ** -0.5)
+        nn.init.normal_(self.weight, std=(config.channels_in * config.patch**2) ** -0.5)
 
     def forward(self, latents_BFCYX: Tensor) -> Tensor:
         p = self.patch
@@ -234,31 +237,62 @@ class CausalDiT(nn.Module):
         """Heads whose keys and values it writes."""
         return next(iter(self.blocks)).self_attn.heads
 
-    def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
+    def forward(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> Tensor:
         """Flow at noise level `level_BF` (0 to 1000) of each frame. Writes the chunk's keys and values into
         `memory`."""
-        x, time, levels, grid = self.embed(latents_BFCYX, level_BF)
+        x, time, levels, grid = self.embed(latents_BFCYX, level_BF, entries)
         return self.head(self.blocks(x, levels, memory, cross), time, grid)
 
-    def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
+    def commit(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> None:
         """Leave the chunk's keys and values in `memory` and predict nothing: the last layer stops at its
         keys."""
-        x, _, levels, _ = self.embed(latents_BFCYX, level_BF)
+        x, _, levels, _ = self.embed(latents_BFCYX, level_BF, entries)
         self.blocks.remember(x, levels, memory, cross)
 
     def read_prompt(self, text_BSE: Tensor) -> CrossKV:
         """Keys and values of a prompt for every layer."""
         return prompt_of_blocks(self.blocks, self.text_in(text_BSE))
 
-    def embed(self, latents_BFCYX: Tensor, level_BF: Tensor) -> Embedded:
+    def embed(self, latents_BFCYX: Tensor, level_BF: Tensor, entries: Entries = NO_ENTRIES) -> Embedded:
+        """A chunk as the blocks take it. All that enters beside it enters here: the blocks know of none."""
         assert level_BF.shape == latents_BFCYX.shape[:2], (
             f"levels of {tuple(level_BF.shape)} frames for latents {tuple(latents_BFCYX.shape)}"
         )
-        x_BFTD = self.patch_in(latents_BFCYX)
+        x_BFTD = self.patch_in(self._with_channels(latents_BFCYX, entries.channels_BFCYX))
         time_BFD = self.time_in(time_features(level_BF, self.config.time_features).to(x_BFTD.dtype))
+        if entries.patch_BFTD is not None:
+            x_BFTD = x_BFTD + entries.patch_BFTD.to(x_BFTD.dtype)
+        if entries.time_BFD is not None:
+            time_BFD = time_BFD + entries.time_BFD.to(time_BFD.dtype)
         levels_BF6D = self.time_out(F.silu(time_BFD)).unflatten(-1, (6, -1))
         grid = latents_BFCYX.shape[-2] // self.config.patch, latents_BFCYX.shape[-1] // self.config.patch
         return Embedded(x_BFTD, time_BFD, levels_BF6D, grid)
+
+    def _with_channels(self, latents_BFCYX: Tensor, channels_BFCYX: Tensor | None) -> Tensor:
+        """Latents with the channels that enter beside them; zeros where none are given."""
+        count = self.config.entry_channels
+        if not count:
+            assert channels_BFCYX is None, "channels enter a DiT that has no place for them"
+            return latents_BFCYX
+        batch, frames, _, rows, columns = latents_BFCYX.shape
+        if channels_BFCYX is None:
+            channels_BFCYX = latents_BFCYX.new_zeros(batch, frames, count, rows, columns)
+        beside = channels_BFCYX.to(latents_BFCYX.dtype).expand(batch, frames, count, rows, columns)
+        return torch.cat([latents_BFCYX, beside], dim=2)
 
 
 def prompt_of_blocks(blocks: Iterable[Block], text_BSD: Tensor) -> CrossKV:

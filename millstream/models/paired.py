@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from millstream.models.dit import CrossKV
+from millstream.models.entries import NO_ENTRIES, Entries, join_frames
 from millstream.models.kv import KVRing
 from millstream.models.sampler import Asking, Call, T, per_frame
 from millstream.ops.rope import Phases
@@ -55,11 +56,15 @@ class DeferredCommit:
     level: float
     placed: KVRing
     """The session's ring as it was placed for this chunk; its tensors are the session's own."""
+    entries: Entries = NO_ENTRIES
+    """This chunk's own, whatever the next one's are."""
 
     @classmethod
-    def to_carry(cls, settled_BFCYX: Tensor, level: float, ring: KVRing) -> DeferredCommit:
+    def to_carry(
+        cls, settled_BFCYX: Tensor, level: float, ring: KVRing, entries: Entries = NO_ENTRIES
+    ) -> DeferredCommit:
         """One that is still owed when the ring has been placed for the next chunk."""
-        return cls(settled_BFCYX, level, ring.as_placed())
+        return cls(settled_BFCYX, level, ring.as_placed(), entries)
 
     @property
     def can_be_carried(self) -> bool:
@@ -69,9 +74,8 @@ class DeferredCommit:
     def own_call(self, cross: CrossKV) -> Call:
         """The commit as a call of its own, to be made at once: until then no branch may use the window."""
         self.placed.come_back()
-        return Call(
-            "commit", self.settled_BFCYX, per_frame(self.level, self.settled_BFCYX), self.placed, cross
-        )
+        level_BF = per_frame(self.level, self.settled_BFCYX)
+        return Call("commit", self.settled_BFCYX, level_BF, self.placed, cross, self.entries)
 
     def carried_by(self, call: Call) -> Call:
         """Both in one call; the flow of the finished chunk's frames comes first and means nothing."""
@@ -81,7 +85,9 @@ class DeferredCommit:
         assert call.predicts, f"a commit is carried by a step, not by a {call.phase}"
         levels = torch.cat([per_frame(self.level, self.settled_BFCYX), call.level_BF], dim=1)
         latents = torch.cat([self.settled_BFCYX, call.latents_BFCYX], dim=1)
-        return Call(call.phase, latents, levels, PairedMemory(self.placed, call.memory), call.cross)
+        frames = self.settled_BFCYX.shape[1], call.latents_BFCYX.shape[1]
+        entries = join_frames([self.entries, call.entries], frames)
+        return Call(call.phase, latents, levels, PairedMemory(self.placed, call.memory), call.cross, entries)
 
 
 def carrying(owed: DeferredCommit, asking: Asking[T]) -> Asking[T]:

@@ -13,12 +13,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from millstream.core.config import BrookVAEConfig, ModelSpec, TextConfig
+from millstream.core.config import BrookVAEConfig, ConditionsConfig, ModelSpec, TextConfig
 from millstream.core.errors import WeightsError
 from millstream.models.brook.bundle import WordEmbedder, build, load_bundle
 from millstream.models.brook.files import BUNDLED, FINGERPRINT, PATH
 from millstream.models.brook.text import WordTokenizer
 from millstream.models.brook.vae import BrookVAE
+from millstream.models.conditions.files import (
+    conditions_in,
+    empty_injectors,
+    injector_file,
+    is_injectors,
+    load_injectors,
+)
+from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CausalDiT
 from millstream.models.empty import empty_modules
 from millstream.models.offloaded_text import OffloadedTextEncoder
@@ -34,6 +42,8 @@ from millstream.models.weights.lora import Merged, merging
 RANDOM = "random"
 RANDOM_WHOLE = "random-whole"
 HOST = torch.device("cpu")
+PARTS = ("dit", "injectors", "text", "vae")
+"""Names of the parts that have weights."""
 SIDES = ("vae", "text", "tokenizer")
 """Names of the parts around the DiT."""
 
@@ -46,6 +56,7 @@ class LoadedModel:
     dit: CausalDiT
     vae: WanVAE | BrookVAE
     text: PromptEncoder
+    injectors: Injectors
     device: torch.device
     dtype: torch.dtype
     as_loaded: Mapping[str, bytes] = field(default_factory=dict)
@@ -53,7 +64,7 @@ class LoadedModel:
     fingerprint."""
 
     def fingerprint(self) -> str:
-        return fingerprint_of({part: self.records(part) for part in ("dit", "vae", "text")})
+        return fingerprint_of({part: self.records(part) for part in PARTS})
 
     def records(self, part: str) -> bytes:
         """Return the records that a part adds to the fingerprint."""
@@ -97,7 +108,53 @@ def load_model(
         embedder = _load_umt5(spec, weights, files, text_device, dtype)
     if offload_text:
         embedder = OffloadedTextEncoder(embedder, device)
-    return LoadedModel(spec=spec, dit=dit, vae=vae, text=PromptEncoder(embedder), device=device, dtype=dtype)
+    return LoadedModel(
+        spec=spec,
+        dit=dit,
+        vae=vae,
+        text=PromptEncoder(embedder),
+        injectors=load_model_injectors(spec, weights, device=device, dtype=dtype),
+        device=device,
+        dtype=dtype,
+    )
+
+
+def described(spec: ModelSpec, weights: Sequence[str]) -> ModelSpec:
+    """Return the model as its files describe it: what steers it besides words is found in them, if they have
+    injectors."""
+    found = _with_injectors(weights)
+    return spec if found is None else replace(spec, conditions=found[1])
+
+
+def load_model_injectors(
+    spec: ModelSpec, weights: Sequence[str], *, device: torch.device, dtype: torch.dtype
+) -> Injectors:
+    """Load the injectors alone: none for a model of words alone."""
+    injectors = empty_injectors(spec.conditions, spec.dit)
+    if injectors.is_empty:
+        return injectors
+    seed = _random_seed(weights)
+    if seed is not None:
+        fill_random(injectors, seed=seed, device=device, dtype=dtype)
+        return injectors
+    found = _with_injectors(weights)
+    if found is None:
+        raise WeightsError(
+            f"no weights for the injectors of {spec.name}; give the file that has them (injectors.safetensors) "
+            "with one more --weights"
+        )
+    return load_injectors(found[0], injectors, device=device, dtype=dtype)
+
+
+def _with_injectors(weights: Sequence[str]) -> tuple[Path, ConditionsConfig] | None:
+    """Find the last of these files and folders that has injectors."""
+    if _random_seed(weights) is not None:
+        return None
+    for weight in reversed(weights):
+        path = PATH if weight == BUNDLED else Path(weight)
+        if (conditions := conditions_in(path)) is not None:
+            return injector_file(path), conditions
+    return None
 
 
 def load_dit(
@@ -198,6 +255,7 @@ def _load_brook(
 ) -> tuple[CausalDiT, BrookVAE, Embedder]:
     seed = _random_seed(weights)
     if seed is None:
+        weights = [weight for weight in weights if weight == BUNDLED or not is_injectors(Path(weight))]
         if len(weights) != 1:
             raise WeightsError(f"{spec.name} is one file, got {len(weights)}; give one --weights")
         if weights[0] == BUNDLED:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from millstream.core.schedule import FULL
 from millstream.models.dit import CrossKV
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.kv import Memory
 
 
@@ -23,9 +24,23 @@ class FlowModel(Protocol):
     """Interface of a DiT for the sampler: the flow of a chunk, and a pass that only writes keys and
     values."""
 
-    def __call__(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor: ...
+    def __call__(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> Tensor: ...
 
-    def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None: ...
+    def commit(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> None: ...
 
 
 class Call(NamedTuple):
@@ -38,6 +53,7 @@ class Call(NamedTuple):
     level_BF: Tensor
     memory: Memory
     cross: CrossKV
+    entries: Entries = NO_ENTRIES
 
     @property
     def predicts(self) -> bool:
@@ -45,7 +61,7 @@ class Call(NamedTuple):
 
     def answered_by(self, model: FlowModel) -> Tensor | None:
         call = model if self.predicts else model.commit
-        return call(self.latents_BFCYX, self.level_BF, self.memory, self.cross)
+        return call(self.latents_BFCYX, self.level_BF, self.memory, self.cross, self.entries)
 
 
 T = TypeVar("T")
@@ -66,12 +82,13 @@ def denoise(
     memory: Memory,
     cross: CrossKV,
     noise: Callable[[int], Tensor],
+    entries: Entries = NO_ENTRIES,
+    given_BFCYX: Tensor | None = None,
 ) -> Tensor:
     """Clean latents in the dtype of `latents_BFCYX`, which are at `levels[0]`. `noise(i)` is what step i
-    starts from."""
-    return answer(
-        denoising(latents_BFCYX, levels, memory, cross, noise), lambda call: call.answered_by(model)
-    )
+    starts from. Leading frames that are given stay as they are."""
+    asking = denoising(latents_BFCYX, levels, memory, cross, noise, entries, given_BFCYX)
+    return answer(asking, lambda call: call.answered_by(model))
 
 
 def denoising(
@@ -80,6 +97,8 @@ def denoising(
     memory: Memory,
     cross: CrossKV,
     noise: Callable[[int], Tensor],
+    entries: Entries = NO_ENTRIES,
+    given_BFCYX: Tensor | None = None,
 ) -> Asking[Tensor]:
     """Denoise a chunk as `denoise` does, by asking for the model calls."""
     assert levels, "a chunk is denoised in one step or more"
@@ -89,9 +108,21 @@ def denoising(
     for step, level in enumerate(levels):
         if step:
             current = mix(clean, noise(step), level)
-        flow = yield Call("step", current.to(dtype), per_frame(level, current), memory, cross)
+        level_BF = per_frame(level, current)
+        if given_BFCYX is not None:
+            current = _beginning_with(given_BFCYX, current)
+            level_BF[:, : given_BFCYX.shape[1]] = 0.0
+        flow = yield Call("step", current.to(dtype), level_BF, memory, cross, entries)
         clean = current - level / FULL * flow.float()
+    if given_BFCYX is not None:
+        clean = _beginning_with(given_BFCYX, clean)
     return clean.to(dtype)
+
+
+def _beginning_with(given_BFCYX: Tensor, frames_BFCYX: Tensor) -> Tensor:
+    count = given_BFCYX.shape[1]
+    assert 0 < count <= frames_BFCYX.shape[1], f"{count} frames are given of {frames_BFCYX.shape[1]}"
+    return torch.cat([given_BFCYX.to(frames_BFCYX.dtype), frames_BFCYX[:, count:]], dim=1)
 
 
 def answer(asking: Asking[T], give: Callable[[Call], Tensor | None]) -> T:
@@ -110,16 +141,29 @@ def add_noise(clean_BFCYX: Tensor, level: float, noise: Callable[[], Tensor]) ->
     return clean_BFCYX if level == 0 else mix(clean_BFCYX, noise(), level).to(clean_BFCYX.dtype)
 
 
-def commit(model: FlowModel, settled_BFCYX: Tensor, level: float, memory: Memory, cross: CrossKV) -> None:
+def commit(
+    model: FlowModel,
+    settled_BFCYX: Tensor,
+    level: float,
+    memory: Memory,
+    cross: CrossKV,
+    entries: Entries = NO_ENTRIES,
+) -> None:
     """Write a finished chunk's keys and values to the window."""
-    answer(committing("commit", settled_BFCYX, level, memory, cross), lambda call: call.answered_by(model))
+    asking = committing("commit", settled_BFCYX, level, memory, cross, entries)
+    answer(asking, lambda call: call.answered_by(model))
 
 
 def committing(
-    phase: str, settled_BFCYX: Tensor, level: float, memory: Memory, cross: CrossKV
+    phase: str,
+    settled_BFCYX: Tensor,
+    level: float,
+    memory: Memory,
+    cross: CrossKV,
+    entries: Entries = NO_ENTRIES,
 ) -> Asking[None]:
     """Commit a chunk as `commit` does, by asking for the model call."""
-    yield Call(phase, settled_BFCYX, per_frame(level, settled_BFCYX), memory, cross)
+    yield Call(phase, settled_BFCYX, per_frame(level, settled_BFCYX), memory, cross, entries)
 
 
 def per_frame(level: float, latents_BFCYX: Tensor) -> Tensor:

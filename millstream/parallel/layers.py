@@ -1,6 +1,6 @@
 """A pipeline of layers: every stage has some of the blocks, and activations travel from one to the next.
 
-Every rank runs the same sampler, so each stage knows the latents and levels of a call and embeds them itself;
+Every rank runs the same sampler, so each stage knows the latents, levels and entries of a call and embeds them itself;
 what travels is activations forwards and flows from the last stage back to all others, of `SENDS` calls at a
 time. A call has two halves: `begin` does this stage's part and hands it on, and what it returns is waited
 for. Between them other sessions' calls may begin, which is what keeps the stages busy. All ranks must begin
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from millstream.models.dit import BlockStack, CausalDiT, CrossKV, Embedded
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.fast.recorded import RecordedStack
 from millstream.models.kv import Memory
 from millstream.models.sampler import Call
@@ -55,18 +56,32 @@ class StagedDiT(MeshDiT):
     def is_last(self) -> bool:
         return self.lane.place == self.lane.size - 1
 
-    def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
-        begun = self.begin(Call("step", latents_BFCYX, level_BF, memory, cross))
+    def forward(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> Tensor:
+        begun = self.begin(Call("step", latents_BFCYX, level_BF, memory, cross, entries))
         assert begun is not None, "a step has a flow"
         return begun.wait()
 
-    def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
-        self.begin(Call("commit", latents_BFCYX, level_BF, memory, cross))
+    def commit(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> None:
+        self.begin(Call("commit", latents_BFCYX, level_BF, memory, cross, entries))
 
     def begin(self, call: Call) -> PendingCollective | None:
         """Do this stage's part of a call. Returns its flow, which every stage gets; None of one that predicts
         nothing."""
-        embedded = self.dit.embed(call.latents_BFCYX, call.level_BF)
+        embedded = self.dit.embed(call.latents_BFCYX, call.level_BF, call.entries)
         x_BFTD = embedded.x_BFTD if self.is_first else self._received(embedded.x_BFTD)
         if self.is_last:
             return self._end(call, embedded, x_BFTD)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from millstream.core.config import DiTConfig
 from millstream.models.dit import CausalDiT, CrossKV, PatchEmbedding
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.kv import Memory
 from millstream.parallel.collectives import RankGroup
 
@@ -36,13 +37,27 @@ class MeshDiT(nn.Module):
     def cached_heads(self) -> int:
         return self.dit.cached_heads
 
-    def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
+    def forward(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> Tensor:
         with self.stage.inside_blocks():
-            return self.dit(latents_BFCYX, level_BF, memory, cross)
+            return self.dit(latents_BFCYX, level_BF, memory, cross, entries)
 
-    def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
+    def commit(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> None:
         with self.stage.inside_blocks():
-            self.dit.commit(latents_BFCYX, level_BF, memory, cross)
+            self.dit.commit(latents_BFCYX, level_BF, memory, cross, entries)
 
     def read_prompt(self, text_BSE: Tensor) -> CrossKV:
         """Keys and values of a prompt for this rank's layers."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from millstream.models.dit import CrossKV, Embedded
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.kv import Memory
 from millstream.ops.rope import Phases
 from millstream.parallel.collectives import PendingCollective, RankGroup
@@ -111,8 +112,15 @@ class SharedHeadsDiT(MeshDiT):
 class SequenceDiT(SharedHeadsDiT):
     """A DiT over this rank's tokens. It takes and returns whole latents, so callers do not notice."""
 
-    def forward(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
-        embedded = self.dit.embed(latents_BFCYX, level_BF)
+    def forward(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> Tensor:
+        embedded = self.dit.embed(latents_BFCYX, level_BF, entries)
         split = self._split(embedded)
         with self.stage.inside_blocks():
             x_BFSD = self.dit.blocks(
@@ -121,8 +129,15 @@ class SequenceDiT(SharedHeadsDiT):
             cells = split.whole(self.dit.head.project(x_BFSD, embedded.time_BFD), "cells")
         return self.dit.head.unpatch(cells, embedded.grid)
 
-    def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
-        embedded = self.dit.embed(latents_BFCYX, level_BF)
+    def commit(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> None:
+        embedded = self.dit.embed(latents_BFCYX, level_BF, entries)
         split = self._split(embedded)
         with self.stage.inside_blocks():
             self.dit.blocks.remember(

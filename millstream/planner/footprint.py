@@ -22,6 +22,7 @@ from millstream.planner.fast_memory import (
 from millstream.planner.hardware import Device
 from millstream.planner.memory import (
     dit_parameters,
+    injector_parameters,
     packed_bytes,
     text_parameters,
     vae_parameters,
@@ -114,6 +115,8 @@ def _mesh(work: Workload, device: Device, layout: Topology) -> DeviceNeed:
         work.weights, value
     )  # files pack all of a model, fp8 is of the matmuls in every call
     fixed = {"DiT weights": products + rest * value if fp8 else int((products + rest) * packed_value)}
+    if injectors := injector_parameters(work.spec):
+        fixed["injectors"] = injectors * value
     if work.software.fast_blocks:
         peak = fast_dit_peak(dit, work.stream, value_bytes=value, batch=work.batch, fp8=fp8)
     else:

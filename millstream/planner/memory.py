@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from millstream.core.chunk_work import tokens_per_frame
+from millstream.core.chunk_work import injector_products, tokens_per_frame
 from millstream.core.config import (
     BrookTextConfig,
     BrookVAEConfig,
@@ -43,7 +43,8 @@ def memory_need(
 ) -> MemoryNeed:
     text = text_parameters(spec.text) if with_text else 0
     return MemoryNeed(
-        weight_bytes=value_bytes * (dit_parameters(spec.dit) + vae_parameters(spec.vae) + text),
+        weight_bytes=value_bytes
+        * (dit_parameters(spec.dit) + injector_parameters(spec) + vae_parameters(spec.vae) + text),
         window_bytes=window_bytes(spec.dit, stream, value_bytes=value_bytes),
         prompt_bytes=2 * spec.dit.layers * spec.dit.width * spec.dit.text_tokens * value_bytes,
     )
@@ -70,9 +71,18 @@ def dit_parameters(c: DiTConfig) -> int:
     attention = 4 * _linear(c.width, c.width) + 2 * c.width
     block = 6 * c.width + 2 * attention + 2 * c.width + _linear(c.width, c.ffn) + _linear(c.ffn, c.width)
     cells = c.channels * c.patch**2
-    embeddings = _linear(cells, c.width) + _linear(c.text_width, c.width) + _linear(c.time_features, c.width)
+    embeddings = (
+        _linear(c.channels_in * c.patch**2, c.width)
+        + _linear(c.text_width, c.width)
+        + _linear(c.time_features, c.width)
+    )
     embeddings += 2 * _linear(c.width, c.width) + _linear(c.width, 6 * c.width)
     return embeddings + c.layers * block + 2 * c.width + _linear(c.width, cells)
+
+
+def injector_parameters(spec: ModelSpec) -> int:
+    """Weights of what takes in keys and a camera; every rank has all of them."""
+    return sum(product.weights for product in injector_products(spec, spec.stream))
 
 
 @cache

@@ -29,7 +29,7 @@ import msgspec
 
 from millstream.core.chunk_work import chunk_parts
 from millstream.core.config import ModelSpec
-from millstream.core.controls import AnyControl, SetPrompt, SetWindow
+from millstream.core.controls import AnyControl, SetImage, SetPrompt, SetWindow
 from millstream.core.envelope import recompute_calls
 from millstream.core.errors import MeshGivenUp
 from millstream.core.undo import undone_by
@@ -59,7 +59,8 @@ class Guess:
     def rebuilds(self) -> bool:
         """True if the window will most likely be rebuilt."""
         return any(
-            isinstance(control, SetWindow) or (isinstance(control, SetPrompt) and control.mode == "recompute")
+            isinstance(control, SetWindow | SetImage)
+            or (isinstance(control, SetPrompt) and control.mode == "recompute")
             for control in self.controls
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from millstream.core.conditions import Picture
 from millstream.core.config import ModelSpec, StreamConfig, pixel_frames
 from millstream.core.controls import SetPrompt, WeightedPrompt
 from millstream.engine.engine import Engine
@@ -63,6 +64,8 @@ class OpenRequest:
     feed: LiveFeed | None = None
     source: str = ""
     """Source of the feed's frames, where that is not its owner."""
+    picture: Picture | None = None
+    """Picture that it begins from."""
     journal: ChunkLog | None = None
     start: Callable[[], Callable[[Engine], Session]] | None = None
     """Loader of a saved session: reads it, on a thread of its own, once it has its place; what it returns

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from millstream.core.config import StreamConfig, pixel_frames
-from millstream.core.controls import AnyControl, Receipt, SetSteps, SetWindow
+from millstream.core.controls import AnyControl, Receipt, SetImage, SetSteps, SetWindow
 from millstream.core.errors import ControlError, MillstreamError, Overloaded, UnknownSession
 from millstream.engine.engine import Engine
 from millstream.serving.admission import Admission
@@ -39,6 +39,8 @@ LEARN_S = 0.03
 milliseconds are reported in one go."""
 LATE = 0.1
 """Share of a chunk's playing time: a chunk that is later than that costs its session some of its rate."""
+PICTURE_ID = "image"
+"""Id of the control by which a session begins from a picture."""
 MAX_CATCH_UP = 64
 """Most chunks that a session makes again for a viewer that has them."""
 
@@ -224,7 +226,9 @@ class SessionTable:
         now = time.monotonic()
         assert entry.session is not None, f"{entry.label} was never let in"
         assert pending.turn_s is not None, f"{entry.label} had no turn"
-        pending.is_typical = self._engine.one_offs == entry.one_offs
+        envelope = pending.envelope
+        from_picture = envelope.begin_from is not None or bool(envelope.towards)
+        pending.is_typical = self._engine.one_offs == entry.one_offs and not from_picture
         seconds = pending.turn_s if pending.is_typical else 0.0
         fps = self._chunk_fps(entry, pending.num_frames)
         self.scheduler.arrived(entry.session_id, now, frames=pending.num_frames, seconds=seconds, fps=fps)
@@ -344,7 +348,7 @@ class SessionTable:
         if entry.request.rate == "strict" or not chunk_s or not num_frames:
             return entry.fps
         if entry.fps < pace.fps:  # as much as the device keeps
-            return entry.fps * num_frames / pace.chunk_frames
+            return entry.fps * min(1.0, num_frames / pace.chunk_frames)
         return min(entry.fps, num_frames / chunk_s)
 
     def _pace(self, entry: SessionEntry) -> Pace:
@@ -415,6 +419,8 @@ class SessionTable:
                 journal=request.journal,
                 session_id=request.session_id,
             )
+            if request.picture is not None:
+                session.timeline.queue(SetImage(id=PICTURE_ID, picture=request.picture))
         except MillstreamError as error:
             self._close(entry, Ended(cause="failed", reason=str(error)))
         else:

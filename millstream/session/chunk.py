@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from millstream.core.conditions import Picture
 from millstream.core.controls import Receipt, WeightedPrompt
 from millstream.core.envelope import Envelope
 from millstream.core.trace import ChunkTiming
@@ -33,13 +34,16 @@ class ChunkPlan:
     envelope: Envelope
     receipts: tuple[Receipt, ...] = ()
     real_frames: int
-    """Pixel frames that are shown; an input's last chunk may hold more."""
+    """Pixel frames that are shown, those of a picture before it among them; an input's last chunk may hold
+    more."""
     start: float
     """When planning began, by `time.perf_counter`."""
     video: NDArray[np.uint8] | None = None
     """Its share of the input."""
+    picture: Picture | None = None
+    """Picture that it begins from, or is pulled towards."""
     given_BFCYX: Tensor | None = None
-    """The share as latents: from a journal, or encoded for one."""
+    """Its share of the input, or the picture, as latents: encoded, or from a journal."""
 
 
 class CommitCost(NamedTuple):
@@ -94,7 +98,7 @@ class PendingChunk:
     """None until it is here; it stays None where the chunk is not to be shown: a duplicate, or from before a
     cut."""
     decoded: int = 0
-    """Latent frames whose pixel frames are made."""
+    """Latent frames, of those that are shown with it, whose pixel frames are made."""
     pictures: list[HostCopy] = field(default_factory=list)
     """[T, Y, X, 3] bytes each."""
     phases_ms: Counter[str] = field(default_factory=Counter)
@@ -121,7 +125,8 @@ class PendingChunk:
     thread_s: float = 0.0
     """`host_s` by the clock of the thread, which stands while others run in its place."""
     is_typical: bool = True
-    """Its time says something of the next chunk's; the driver decides."""
+    """Its time says something of the next chunk's, as that of one that begins from a picture does not; the driver
+    decides."""
 
     @property
     def envelope(self) -> Envelope:

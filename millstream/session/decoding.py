@@ -29,7 +29,7 @@ class StreamDecoder:
 
     @torch.inference_mode()
     def decode(self, chunk: PendingChunk, latents_BFCYX: Tensor, until: int, history: History) -> None:
-        """Pictures of the chunk's latent frames before number `until`, where they are not made yet. A GPU is
+        """Pictures of the latent frames that a chunk shows, before number `until`, where they are not made yet. A GPU is
         not waited for."""
         if until <= chunk.decoded:
             return
@@ -42,9 +42,8 @@ class StreamDecoder:
             pixels_BTCYX, self.state = self._vae.decode(latents_BFCYX, self.state)
         assert pixels_BTCYX.shape[1] == expected, f"{pixels_BTCYX.shape[1]} pictures, {expected} expected"
         if self._keeps_anchors:
-            self._keep(
-                history, chunk.envelope.start_frame + chunk.decoded, until - chunk.decoded, pixels_BTCYX
-            )
+            first = chunk.envelope.shown_from + chunk.decoded
+            self._keep(history, first, until - chunk.decoded, pixels_BTCYX)
         with self._stopwatch.span("convert"):
             chunk.pictures.append(HostCopy(to_pictures(pixels_BTCYX[0])))
         chunk.decoded = until

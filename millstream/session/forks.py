@@ -9,20 +9,19 @@ past, are made from what is left of it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from millstream.core.config import StreamConfig
 from millstream.core.envelope import Result
 from millstream.core.errors import ControlError, PoolFull
 from millstream.models.carry import VAE, VAEState
 from millstream.session.chunk import PendingChunk
-from millstream.session.history import History
+from millstream.session.history import History, HistoryState
 from millstream.session.journal import ChunkLine, ParentJournal
 from millstream.session.ports import Transport
 from millstream.session.state import SessionState
@@ -142,7 +141,7 @@ def _without_copies(restart: Restart, origin: Forkable) -> Restart:
 
 
 @torch.inference_mode()
-def _warmed(vae: VAE, history: Mapping[str, Tensor]) -> VAEState:
+def _warmed(vae: VAE, history: HistoryState) -> VAEState:
     """A decoder's past, from the latents that are left of it."""
     _, state = vae.decode(History.from_state(history).newest_run(), ())
     return state

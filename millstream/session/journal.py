@@ -1,7 +1,8 @@
 """The journal: a header and one line per chunk, JSON, appended as the stream goes.
 
 It is meant to be read after a crash, so it grows in place; a last line cut short is survived and reported. A
-chunk that had an input which is in no file, as a camera's, has its latents in its line.
+chunk that had an input which is in no file, as a camera's, or that begins from a picture, has the latents of
+that in its line.
 Shapes: B batch, F latent frames, C latent channels, Y and X rows and columns.
 """
 
@@ -92,13 +93,13 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
 
 
 class InputLatents(msgspec.Struct, frozen=True, kw_only=True):
-    """A chunk's share of a live input: clean latents as the VAE encoded them."""
+    """A chunk's share of a live input, or the picture it begins from: clean latents as the VAE encoded them."""
 
     dtype: str
     shape: tuple[int, ...]
     data: bytes
     num_frames: int
-    """Pixel frames of it that were real: the last chunk of an input may hold more."""
+    """Pixel frames that the chunk showed: the last one of an input may hold more."""
 
     @classmethod
     def of(cls, latents_BFCYX: Tensor, num_frames: int) -> InputLatents:

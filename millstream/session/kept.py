@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from millstream.core.controls import AnyControl, Receipt
+from millstream.core.controls import AnyControl, Receipt, SetActions
 from millstream.session.pacing import RateKind
 from millstream.session.timeline import TimelineState
 
@@ -58,13 +58,13 @@ class KeptAs(msgspec.Struct, frozen=True, kw_only=True):
     def unknown(self, logged: Iterable[LoggedControl], timeline: TimelineState) -> tuple[LoggedControl, ...]:
         """Return the controls that came after the state was saved, in order. One applies at the chunk it was
         queued for, so the state says of each whether it has. Of controls with one id for one chunk the last
-        counts."""
+        counts; of keys and turns of the view all do, as in the timeline."""
         newest = dict[tuple[str, int], LoggedControl]()
         for each in logged:
             if each.path != self.path:
                 continue
-            newest.pop((each.control.id, each.at_chunk), None)
-            newest[each.control.id, each.at_chunk] = each
+            before = newest.pop((each.control.id, each.at_chunk), None)
+            newest[each.control.id, each.at_chunk] = each if before is None else each.after(before)
         applied = {
             (receipt.control_id, receipt.chunk_index) for receipt in (*self.applied, *timeline.receipts)
         }
@@ -85,6 +85,13 @@ class LoggedControl(msgspec.Struct, frozen=True, kw_only=True):
     at_chunk: int
     path: int = 0
     """As in `KeptAs`."""
+
+    def after(self, earlier: LoggedControl) -> LoggedControl:
+        """Return it as it waits once it has taken the place of an earlier one."""
+        control = self.control
+        if isinstance(control, SetActions) and isinstance(earlier.control, SetActions):
+            control = control.after(earlier.control)
+        return msgspec.structs.replace(self, control=control)
 
     @property
     def receipt(self) -> Receipt:

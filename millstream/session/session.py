@@ -19,9 +19,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 import msgspec
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream.core.config import NO_CONDITIONS, ConditionsConfig, StreamConfig, pixel_frames
@@ -38,6 +36,7 @@ from millstream.session.decoding import StreamDecoder
 from millstream.session.forks import begin_at, restart_at
 from millstream.session.history import History, has_anchor
 from millstream.session.journal import ChunkLine, InputLatents
+from millstream.session.picture_input import encode_picture
 from millstream.session.ports import ChunkLog, Feed, Transport
 from millstream.session.state import SessionState
 from millstream.session.timeline import Timeline, conditioning_id
@@ -166,7 +165,10 @@ class Session:
             return None
         timeline = self.timeline
         frames = self.config.frames_per_chunk
-        video, real = self._enter(timeline.start_frame)
+        picture = timeline.begin or timeline.towards
+        if timeline.start_frame == 0:
+            self._forget()
+        video, real = self._input.read(pixel_frames(timeline.start_frame, frames))
         if self._input.over:
             return None
         context = self._history.context_indices(
@@ -174,11 +176,19 @@ class Session:
         )
         scale = None if video is None else self._input.motion.scale(video, timeline.noise_scale)
         envelope = timeline.plan(
-            call_id=self._parts.next_call_id(), context_indices=context, noise_scale=scale
+            call_id=self._parts.next_call_id(),
+            context_indices=context,
+            context_conditions=self._history.conditions(context),
+            noise_scale=scale,
         )
         envelope = self._with_reading(envelope)
         plan = ChunkPlan(
-            envelope=envelope, receipts=timeline.take_receipts(), real_frames=real, start=begun, video=video
+            envelope=envelope,
+            receipts=timeline.take_receipts(),
+            real_frames=envelope.num_shown if video is None else real,
+            start=begun,
+            video=video,
+            picture=picture if envelope.begin_from is not None or envelope.towards else None,
         )
         self._plans.append(plan)
         return plan
@@ -195,15 +205,21 @@ class Session:
             if envelope.reset_cross:
                 with parts.stopwatch.span("text"):
                     conditioning = parts.encode_prompts(envelope.prompts_as_read)
+            given = self._encoded(plan)
+            self._seed(envelope, given)
             if envelope.recompute:
                 context = self._context(envelope.context_indices)
-            given = self._encoded(plan)
             with parts.stopwatch.span("noise"):
-                latents = starting_latents(envelope, self._shape(envelope), given, parts.device).to(
+                mixed_in = None if envelope.begin_from is not None else given
+                latents = starting_latents(envelope, self._shape(envelope), mixed_in, parts.device).to(
                     parts.dtype
                 )
         return Parcel(
-            envelope=envelope, latents_in=latents, conditioning=conditioning, context_frames=context
+            envelope=envelope,
+            latents_in=latents,
+            conditioning=conditioning,
+            context_frames=context,
+            given_frames=given if envelope.given_frames else None,
         )
 
     def recall(self, line: ChunkLine) -> ChunkPlan:
@@ -212,15 +228,21 @@ class Session:
         envelope = msgspec.structs.replace(
             line.envelope, session_id=self.id, call_id=self._parts.next_call_id()
         )
-        video, real = self._enter(envelope.start_frame)
+        if envelope.starts_epoch:
+            self._forget()
+        video, real = self._input.read(pixel_frames(envelope.start_frame, envelope.frames))
         if self._input.over:
             raise EnvelopeRefused(
                 f"the input video ends before chunk {envelope.chunk_index}; give the one it was made from"
             )
         given = None
+        real = envelope.num_shown if video is None else real
         if line.input is not None:
-            given = self._checked(line.input.latents(), envelope)
+            begin = envelope.begin_from
+            given = self._checked(line.input.latents(), envelope, begin.frames if begin is not None else None)
             real = line.input.num_frames
+        elif envelope.begin_from is not None or envelope.towards:
+            raise EnvelopeRefused(f"chunk {envelope.chunk_index} begins from a picture that is not there")
         plan = ChunkPlan(envelope=envelope, real_frames=real, start=begun, video=video, given_BFCYX=given)
         self._plans.append(plan)
         return plan
@@ -232,7 +254,9 @@ class Session:
         context = envelope.context_indices or (
             self._history.context_after(envelope) if envelope.start_frame > 0 else ()
         )
-        whole = rebuilding(envelope, context)
+        whole = rebuilding(
+            envelope, context, envelope.context_conditions or self._history.conditions(context)
+        )
         for number, plan in enumerate(self._plans):
             if plan.envelope.call_id == envelope.call_id:
                 self._plans[number] = replace(plan, envelope=whole)
@@ -240,9 +264,7 @@ class Session:
             self._context(context) if context and parcel.context_frames is None else parcel.context_frames
         )
         conditioning = self._parts.encode_prompts(envelope.prompts_as_read)
-        return Parcel(
-            envelope=whole, latents_in=parcel.latents_in, conditioning=conditioning, context_frames=frames
-        )
+        return replace(parcel, envelope=whole, conditioning=conditioning, context_frames=frames)
 
     def receive(self, chunk: PendingChunk, delivery: Delivery) -> None:
         """Check a delivery and keep its latents, which the next chunk may be built on; its frames are made
@@ -259,7 +281,15 @@ class Session:
         if any(later.envelope.cache_epoch > envelope.cache_epoch for later in self._plans):
             return
         latents = self._checked(delivery.latents_out, envelope)
-        self._history.push(envelope.start_frame, latents, window=envelope.window, sink=envelope.sink)
+        plan = self._with_given(plan)
+        self._seed(envelope, plan.given_BFCYX)
+        self._history.push(
+            envelope.start_frame,
+            latents,
+            window=envelope.window,
+            sink=envelope.sink,
+            conditions=envelope.conditions,
+        )
         self.trail.received(envelope.chunk_index, self._history)
         chunk.plan = plan  # a mesh that came back may have changed its envelope
         chunk.delivery = delivery
@@ -268,7 +298,8 @@ class Session:
         """Have all frames made of a chunk whose latents a device may still be at work on. Not where later
         chunks are built on frames: those wait for their latents."""
         if self.config.anchor != "decoded":
-            self._decode(chunk, self._checked(latents, chunk.envelope), chunk.envelope.frames)
+            chunk.plan = next(plan for plan in self._plans if plan.envelope.call_id == chunk.envelope.call_id)
+            self._decode(chunk, self._checked(latents, chunk.envelope), _num_latents(chunk))
 
     def decode_anchor(self, chunk: PendingChunk) -> None:
         """Make only the frames that the next chunk is built on: none, unless its window begins in this
@@ -279,7 +310,7 @@ class Session:
     def decode_all(self, chunk: PendingChunk) -> None:
         """Have all its frames made. A GPU is not waited for: `finish` does that."""
         self.decode_anchor(chunk)
-        self._decode(chunk, chunk.latents, chunk.envelope.frames)
+        self._decode(chunk, chunk.latents, _num_latents(chunk))
 
     def finish(self, chunk: PendingChunk) -> Chunk:
         """Make the frames. Whether the anchor's came earlier changes no bit of them."""
@@ -384,6 +415,7 @@ class Session:
         self._history = branch._history
         branch._history = History()
         self._decoder.state = branch._decoder.state
+        chunk.plan = replace(plan, picture=None, given_BFCYX=made.plan.given_BFCYX)
         chunk.pictures = made.pictures
         chunk.decoded = made.decoded
         chunk.delivery = replace(made.delivery, phases_ms={})
@@ -430,18 +462,26 @@ class Session:
 
     def _decode(self, chunk: PendingChunk, latents_BFCYX: Tensor, until: int) -> None:
         self._parts.stopwatch.attend_to(chunk.envelope)
+        given_BFCYX = chunk.plan.given_BFCYX
+        if chunk.envelope.begins_before and given_BFCYX is not None:
+            given = given_BFCYX.shape[1]
+            latents_BFCYX = torch.cat([given_BFCYX.to(latents_BFCYX), latents_BFCYX], dim=1)
+            for stop in (*range(chunk.envelope.frames, given, chunk.envelope.frames), given):
+                # no more at a time than a chunk has: memory is counted for that
+                self._decoder.decode(chunk, latents_BFCYX, min(stop, until), self._history)
         self._decoder.decode(chunk, latents_BFCYX, until, self._history)
-        if until == chunk.envelope.frames:
+        if until == _num_latents(chunk):
             self.trail.decoded(chunk.envelope.chunk_index, self._decoder.state)
 
     def _write_down(self, plan: ChunkPlan, digest: str) -> None:
         """Write a finished chunk to the journal and to the trail."""
+        kept = None
+        if plan.given_BFCYX is not None and (self._journal is not None or self.trail.keeps):
+            kept = InputLatents.of(plan.given_BFCYX, plan.real_frames)
         if self._journal is not None:
-            given = plan.given_BFCYX
-            kept = None if given is None else InputLatents.of(given, plan.real_frames)
             self._journal.write(plan.envelope, digest, plan.receipts, kept)
             self.num_lines += 1
-        self.trail.made(ChunkLine(envelope=plan.envelope, digest=digest))
+        self.trail.made(ChunkLine(envelope=plan.envelope, digest=digest, input=kept))
 
     def _forget(self) -> None:
         """Forget the past: a new epoch starts from nothing."""
@@ -449,26 +489,44 @@ class Session:
         self._input.forget()
         self._decoder.state = ()
 
-    def _enter(self, start_frame: int) -> tuple[NDArray[np.uint8] | None, int]:
-        """Begin a chunk: from nothing where an epoch starts, with its share of the input and how much of that
-        is real."""
-        if start_frame == 0:
-            self._forget()
-        return self._input.read(pixel_frames(start_frame, self.config.frames_per_chunk))
-
     def _encoded(self, plan: ChunkPlan) -> Tensor | None:
-        """Latents of its share of the input, if it has one. The plan that is kept has these where a journal
-        gets them, and no longer the frames."""
-        parts = self._parts
-        if plan.given_BFCYX is not None:
-            return plan.given_BFCYX.to(parts.device, parts.dtype)
+        """Latents of its share of the input, or of its picture, if it has one. The plan that is kept has
+        these where they are needed again, and no longer the frames."""
         if plan.video is None:
-            return None
-        with parts.stopwatch.span("encode"):
-            latents = self._input.encode(plan.video, parts.vae, parts.device, parts.dtype)
-        assert self._plans[-1] is plan, f"chunk {plan.envelope.chunk_index} was not planned last"
-        self._plans[-1] = replace(plan, video=None, given_BFCYX=None if self._journal is None else latents)
+            whole = self._with_given(plan)
+            latents = whole.given_BFCYX
+        else:
+            parts = self._parts
+            with parts.stopwatch.span("encode"):
+                latents = self._input.encode(plan.video, parts.vae, parts.device, parts.dtype)
+            whole = replace(plan, video=None, given_BFCYX=None if self._journal is None else latents)
+        if whole is not plan:
+            assert self._plans[-1] is plan, f"chunk {plan.envelope.chunk_index} was not planned last"
+            self._plans[-1] = whole
         return latents
+
+    def _with_given(self, plan: ChunkPlan) -> ChunkPlan:
+        """Return the plan with the latents of its picture here, if it has one."""
+        parts = self._parts
+        given = plan.given_BFCYX
+        if plan.picture is not None:
+            with parts.stopwatch.span("encode"), torch.inference_mode():
+                given = encode_picture(plan.picture, plan.envelope, parts.vae, parts.device, parts.dtype)
+        if given is None:
+            return plan
+        return replace(plan, picture=None, given_BFCYX=given.to(parts.device, parts.dtype))
+
+    def _seed(self, envelope: Envelope, given_BFCYX: Tensor | None) -> None:
+        """Begin the history with the frames of a picture that come before a chunk."""
+        if envelope.begins_before and 0 not in self._history:
+            assert given_BFCYX is not None, f"chunk {envelope.chunk_index} begins from a picture"
+            self._history.push(
+                0,
+                given_BFCYX,
+                window=envelope.window,
+                sink=envelope.sink,
+                conditions=envelope.context_conditions,
+            )
 
     def _filled(self, control: AnyControl) -> AnyControl:
         if isinstance(control, SetPrompt) and not control.prompts:
@@ -488,11 +546,18 @@ class Session:
         with self._parts.stopwatch.span("anchor"):
             return self._history.anchored(indices, self._parts.vae)
 
-    def _checked(self, latents: Tensor | None, envelope: Envelope) -> Tensor:
-        expected = self._shape(envelope)
+    def _checked(self, latents: Tensor | None, envelope: Envelope, frames: int | None = None) -> Tensor:
+        """Return latents of a chunk's shape, or of so many frames."""
+        one, _, *shape = self._shape(envelope)
+        expected = torch.Size((one, envelope.frames if frames is None else frames, *shape))
         if latents is None or latents.shape != expected:
             found = "nothing" if latents is None else tuple(latents.shape)
             raise EnvelopeRefused(
                 f"chunk {envelope.chunk_index} should bring latents {tuple(expected)}, brought {found}"
             )
         return latents
+
+
+def _num_latents(chunk: PendingChunk) -> int:
+    """Latent frames that are shown with a chunk."""
+    return chunk.envelope.end_frame - chunk.envelope.shown_from

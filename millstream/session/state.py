@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from millstream.models.carry import VAEState
+from millstream.session.history import HistoryState
 from millstream.session.timeline import TimelineState
 
 
@@ -18,7 +17,7 @@ class SessionState:
     """All that a session holds between chunks, besides its cache in the generator."""
 
     timeline: TimelineState
-    history: Mapping[str, Tensor]
+    history: HistoryState
     decoder: VAEState
     encoder: VAEState
     last_input: NDArray[np.float32] | None

@@ -15,11 +15,14 @@ import msgspec
 
 from millstream.core.conditions import (
     MAX_KEYS,
+    MAX_PICTURE_BYTES,
     MAX_TURN,
     STILL,
+    BeginFrom,
     CameraMotion,
     FrameActions,
     FrameConditions,
+    Picture,
     check_axes,
     check_keys,
     check_lens,
@@ -34,6 +37,7 @@ from millstream.core.config import (
     check_share,
     check_steps,
     check_window,
+    latent_frames,
 )
 from millstream.core.controls import (
     MAX_MIX,
@@ -63,6 +67,10 @@ from millstream.core.errors import ControlError
 from millstream.core.schedule import start_at
 
 MAX_WAITING = 256
+MAX_PICTURES = 4
+"""Most pictures that wait in a session."""
+LEAST_NOISE = 0.25
+"""Share of noise in the last chunk that is pulled towards a picture: it keeps the picture and may move."""
 STEERED = ("steps", "seed", "noise_scale", "window", "sink", "kv_bias")
 """Settings of a stream that controls change."""
 
@@ -91,6 +99,21 @@ class _Blend:
 
 
 @dataclass(slots=True)
+class _ImageBlend:
+    """A walk towards a picture: each chunk begins from it with less noise."""
+
+    picture: Picture
+    chunks: int
+    done: int = 0
+
+    def step(self) -> float:
+        """Return the share of noise of the next chunk."""
+        assert self.done < self.chunks, f"a blend over {self.chunks} chunks is over"
+        self.done += 1
+        return 1.0 - (1.0 - LEAST_NOISE) * self.done / self.chunks
+
+
+@dataclass(slots=True)
 class _Pending:
     """Requests of the next envelope, collected from the controls that apply to it."""
 
@@ -98,6 +121,8 @@ class _Pending:
     reset_kv: bool = True
     reset_cross: bool = True
     recompute: bool = False
+    begin: Picture | None = None
+    """Picture that the epoch begins from."""
 
 
 @dataclass(slots=True)
@@ -202,6 +227,7 @@ class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
     sink: int
     kv_bias: float
     steering: Steering = NO_STEERING
+    image_blend: _ImageBlend | None = None
 
     def over(self, config: StreamConfig) -> StreamConfig:
         """Return a configuration as controls have made it."""
@@ -218,14 +244,14 @@ class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
         later = tuple(waiting for waiting in self.waiting if waiting.at_chunk > self.chunk_index)
         return msgspec.structs.replace(self, waiting=later, receipts=(), paused=False)
 
-    def check(self, frames_per_chunk: int) -> None:
-        """Raise if no timeline could have come to this."""
+    def check(self, config: StreamConfig) -> None:
+        """Raise if no timeline of such a stream could have come to this."""
         check_mix(self.prompts, MAX_MIX)
         check_steps(self.steps)
         check_seed(self.seed)
         check_share("noise_scale", self.noise_scale)
         check_share("kv_bias", self.kv_bias)
-        check_window(self.window, self.sink, frames_per_chunk)
+        check_window(self.window, self.sink, config.frames_per_chunk)
         self.steering.check()
         if min(self.epoch, self.chunk_index, self.start_frame) < 0 or len(self.waiting) > MAX_WAITING:
             raise ControlError(
@@ -233,11 +259,24 @@ class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
             )
         for waiting in self.waiting:
             waiting.control.check()
+        self._check_pictures(config)
         if self.blend is not None:
             check_mix(self.blend.before)
             check_mix(self.blend.after)
             if not 0 <= self.blend.done < self.blend.chunks:
                 raise ControlError(f"a blend cannot be at {self.blend.done} of {self.blend.chunks} chunks")
+
+    def _check_pictures(self, config: StreamConfig) -> None:
+        pictures = [
+            waiting.control.picture for waiting in self.waiting if isinstance(waiting.control, SetImage)
+        ]
+        blend = self.image_blend
+        if blend is not None:
+            pictures.append(blend.picture)
+            if not 0 <= blend.done < blend.chunks:
+                raise ControlError(f"a blend cannot be at {blend.done} of {blend.chunks} chunks")
+        for picture in (*pictures, *((self.pending.begin,) if self.pending.begin is not None else ())):
+            _check_picture(picture, config)
 
 
 @dataclass(slots=True)
@@ -262,6 +301,7 @@ class Timeline:
     paused: bool = False
     stopped: bool = False
     _blend: _Blend | None = None
+    _image_blend: _ImageBlend | None = None
     _pending: _Pending = field(default_factory=_Pending)
     _waiting: list[_Waiting] = field(default_factory=list)
     _receipts: list[Receipt] = field(default_factory=list)
@@ -292,7 +332,7 @@ class Timeline:
         takes: ConditionsConfig = NO_CONDITIONS,
     ) -> Timeline:
         """One that goes on where another was."""
-        state.check(config.frames_per_chunk)
+        state.check(config)
         timeline = cls(session_id, config, state.prompts, state.has_input, takes, state.steering)
         timeline.prompts = state.prompts  # not normalised again: that may move the last bit of a weight
         timeline.epoch = state.epoch
@@ -301,6 +341,7 @@ class Timeline:
         timeline.paused = state.paused
         timeline._next_id = state.next_id
         timeline._blend = copy(state.blend)
+        timeline._image_blend = copy(state.image_blend)
         timeline._pending = copy(state.pending)
         timeline._waiting = list(state.waiting)
         timeline._receipts = list(state.receipts)
@@ -333,6 +374,7 @@ class Timeline:
             sink=self.sink,
             kv_bias=self.kv_bias,
             steering=self.steering,
+            image_blend=copy(self._image_blend),
         )
 
     def queue(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
@@ -351,15 +393,17 @@ class Timeline:
         ]
         if any(waiting.at_chunk >= self.next_open for waiting in others):
             raise ControlError(f"a control with id {control_id!r} is already waiting; give each its own")
+        if isinstance(control, SetImage):
+            self._refuse_more_pictures(control, control_id, chunk)
+        for waiting in self._waiting:
+            is_same = waiting.control_id == control_id and waiting.at_chunk == chunk
+            if is_same and isinstance(control, SetActions) and isinstance(waiting.control, SetActions):
+                control = control.after(waiting.control)  # a short press between the two counts
         return self.queue_again(control, control_id, chunk)
 
     def queue_again(self, control: AnyControl, control_id: str, at_chunk: int) -> Receipt:
-        """Take a control that was taken before, for the same chunk. It was checked then, and so was how many
-        wait."""
-        for waiting in self._waiting:
-            is_same = waiting.control_id == control_id and waiting.at_chunk == at_chunk
-            if is_same and isinstance(control, SetActions) and isinstance(waiting.control, SetActions):
-                control = control.after(waiting.control)  # a short press between the two counts
+        """Take a control that was taken before, for the same chunk, in the place of one that has its id. It
+        was checked then, and so was how many wait."""
         self._waiting = [
             waiting
             for waiting in self._waiting
@@ -389,6 +433,16 @@ class Timeline:
                 Receipt(control_id=waiting.control_id, state="applied", chunk_index=self.chunk_index)
             )
         return not (self.paused or self.stopped)
+
+    @property
+    def begin(self) -> Picture | None:
+        """Picture that the next chunk begins from, once its controls are absorbed."""
+        return self._pending.begin
+
+    @property
+    def towards(self) -> Picture | None:
+        """Picture that the next chunk is pulled towards."""
+        return None if self._image_blend is None else self._image_blend.picture
 
     @property
     def undisturbed(self) -> bool:
@@ -426,10 +480,22 @@ class Timeline:
         pending = self._pending
         self._pending = _Pending(init_cache=False, reset_kv=False, reset_cross=False)
         anchored = self.config.anchor != "off"
+        frames = self.config.frames_per_chunk
         context = context_indices if self.start_frame > 0 and (pending.recompute or anchored) else ()
+        begin = None if pending.begin is None else self._begin_from(pending.begin)
+        given = 0
+        if begin is not None and self.takes.image_entry == "within":
+            given = begin.frames
+        elif begin is not None:
+            self.start_frame = begin.frames
+            context = tuple(range(begin.frames))
+            context_conditions = NO_STEERING.conditions(self.takes, begin.frames)
+        towards = ""
+        if self._image_blend is not None and begin is None:
+            noise_scale = self._image_blend.step()
+            towards = self._image_blend.picture.digest
         levels = self.config.noise_levels(self.steps)
         steps = levels if noise_scale is None else start_at(levels, noise_scale)
-        frames = self.config.frames_per_chunk
         commit = not anchored
         envelope = Envelope(
             call_id=call_id,
@@ -459,7 +525,12 @@ class Timeline:
             conditioning_id=conditioning_id(self.prompts),
             conditions=self.steering.conditions(self.takes, frames),
             context_conditions=context_conditions if context else (),
+            begin_from=begin,
+            given_frames=given,
+            towards=towards,
         )
+        if self._image_blend is not None and self._image_blend.done == self._image_blend.chunks:
+            self._image_blend = None
         self.steering = self.steering.planned(frames)
         self.chunk_index += 1
         self.start_frame += frames
@@ -484,6 +555,59 @@ class Timeline:
             raise ControlError("this model takes no keys; steer it by prompts")
         if isinstance(control, SetCamera) and not self.takes.camera:
             raise ControlError("this model takes no camera; steer it by prompts")
+        if isinstance(control, SetImage):
+            self._refuse_picture(control)
+
+    def _refuse_picture(self, control: SetImage) -> None:
+        """Raise where a picture can never be begun from here."""
+        if self.has_input:
+            raise ControlError("a session that restyles a video takes no picture; start one without an input")
+        picture = _check_picture(control.picture, self.config)
+        if picture.num_frames > self.config.begin_frames:
+            raise ControlError(
+                f"a stream of this window begins from at most {self.config.begin_frames} frames, got "
+                f"{picture.num_frames}; take a shorter end of the clip"
+            )
+        if control.mode == "cut" and not self._room_for_picture:
+            frames = self.config.frames_per_chunk
+            raise ControlError(
+                f"a window of {self.window} has no room for a picture beside a chunk of {frames}; choose "
+                f"{frames + 1} or more"
+            )
+
+    def _refuse_more_pictures(self, control: SetImage, control_id: str, chunk: int) -> None:
+        """Raise where too many pictures wait already, or one waits for the same chunk under another id."""
+        assert control.picture is not None, "it was checked"
+        others = list[Picture]()
+        for waiting in self._waiting:
+            if not isinstance(waiting.control, SetImage) or waiting.control_id == control_id:
+                continue
+            if waiting.at_chunk == chunk:
+                raise ControlError(
+                    f"a picture waits for chunk {chunk} already; replace it by the id {waiting.control_id!r}"
+                )
+            assert waiting.control.picture is not None, "it was checked"
+            others.append(waiting.control.picture)
+        if len(others) >= MAX_PICTURES:
+            raise ControlError(f"{MAX_PICTURES} pictures are waiting already; wait for their receipts")
+        held = sum(len(picture.rgb) for picture in others)
+        if held + len(control.picture.rgb) > MAX_PICTURE_BYTES:
+            raise ControlError(
+                f"pictures of {held} bytes are waiting, at most {MAX_PICTURE_BYTES} may; wait for their receipts"
+            )
+
+    @property
+    def _room_for_picture(self) -> int:
+        """Latent frames that a picture may have."""
+        if self.takes.image_entry == "within":
+            return 1
+        return self.window - self.config.frames_per_chunk
+
+    def _begin_from(self, picture: Picture) -> BeginFrom | None:
+        """Say what the epoch begins from; None where a window that was changed meanwhile has no room for
+        it."""
+        frames = min(latent_frames(picture.num_frames), self._room_for_picture)
+        return BeginFrom(digest=picture.digest, frames=frames) if frames else None
 
     @property
     def _holds_back(self) -> bool:
@@ -516,7 +640,7 @@ class Timeline:
             case SetKVBias(kv_bias=kv_bias):
                 self.kv_bias = kv_bias
             case SetImage():
-                raise NotImplementedError  # filled in by the next commit
+                self._show_image(control)
             case SetActions():
                 self.steering = self.steering.acted(control)
             case SetCamera():
@@ -547,7 +671,21 @@ class Timeline:
         if blend.done == blend.chunks:
             self._blend = None
 
+    def _show_image(self, control: SetImage) -> None:
+        assert control.picture is not None, "it was checked"
+        if control.mode == "blend":
+            self._image_blend = _ImageBlend(control.picture, control.chunks)
+            return
+        if self.start_frame > 0:
+            self._cut()
+        self._image_blend = None
+        self._pending.begin = control.picture
+
     def _cut(self) -> None:
+        self._image_blend = None
+        if self._pending.begin is not None:  # a picture for the same chunk is a new one already
+            self._pending.reset_cross = True
+            return
         self.epoch += 1
         self.start_frame = 0
         self._pending.reset_kv = self._pending.reset_cross = True
@@ -560,6 +698,22 @@ class Timeline:
         self.sink = sink
         self._pending.init_cache = self._pending.reset_kv = self._pending.reset_cross = True
         self._pending.recompute = True
+
+
+def _check_picture(picture: Picture | None, config: StreamConfig) -> Picture:
+    """Return it, or raise unless it is of the stream's size and whole."""
+    if picture is None:
+        raise ControlError(
+            "a session takes a fitted picture: millstream.video.pictures.fit_file makes it of a file"
+        )
+    picture.check()
+    if (picture.height, picture.width) != (config.height, config.width):
+        raise ControlError(
+            f"the picture has {picture.height}x{picture.width} pixels and the stream "
+            f"{config.height}x{config.width}; fit it to that"
+        )
+    picture.pixels()
+    return picture
 
 
 def _within_turn(angle: float) -> float:

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import torch
@@ -24,7 +23,7 @@ from millstream.core.envelope import Envelope
 from millstream.core.errors import ControlError, PoolFull
 from millstream.core.rewind import NO_REWIND, RewindConfig
 from millstream.models.carry import VAEState
-from millstream.session.history import History
+from millstream.session.history import History, HistoryState
 from millstream.session.journal import ChunkLine
 from millstream.session.ports import Transport
 from millstream.session.timeline import Timeline, TimelineState
@@ -37,7 +36,7 @@ class PastChunk:
     """The moment before a chunk, and the chunk itself once it is made."""
 
     timeline: TimelineState | None = None
-    history: Mapping[str, Tensor] | None = None
+    history: HistoryState | None = None
     decoder: VAEState | None = None
     """Only of a whole state; empty at an epoch's start."""
     cache_id: str | None = None
@@ -63,7 +62,7 @@ class PastChunk:
 class MadeChunk:
     """A chunk that a session has made, for another to which the same has happened."""
 
-    history: Mapping[str, Tensor]
+    history: HistoryState
     """Window after it: its latents are the newest."""
     cache_id: str
     """Name of what the generator holds after it."""
@@ -78,7 +77,7 @@ class Restart:
     chunk_index: int
     timeline: TimelineState
     """Timeline before the asked chunk."""
-    history: Mapping[str, Tensor]
+    history: HistoryState
     decoder: VAEState | None
     """Decoder's past. None: it is made anew from the window's latents."""
     cache_id: str
@@ -100,7 +99,7 @@ class Trail:
         self._past: dict[int, PastChunk] = {}
         """Past chunks, in order."""
         self._copies: set[str] = set()
-        self.begin(0, {}, ())
+        self.begin(0, HistoryState(), ())
         if self.keeps:
             self._at(0).path = BEGINNING
         self._release = weakref.finalize(
@@ -132,7 +131,7 @@ class Trail:
         """Chunks before which a whole state is kept."""
         return tuple(index for index, past in list(self._past.items()) if past.is_whole)
 
-    def begin(self, chunk_index: int, history: Mapping[str, Tensor], decoder: VAEState) -> None:
+    def begin(self, chunk_index: int, history: HistoryState, decoder: VAEState) -> None:
         """Keep what its first chunk, or the first after it went back, finds."""
         if not self.keeps:
             return
@@ -201,7 +200,7 @@ class Trail:
             chunk_index=chunk_index,
             timeline=asked.timeline.rebuilding(),
             history=asked.history,
-            decoder=None if asked.history else (),
+            decoder=None if asked.history.tensors else (),
             cache_id="",
         )
 
@@ -242,7 +241,9 @@ class Trail:
             return moved.setdefault(id(tensor), tensor.to(device))
 
         for past in self._past.values():
-            past.history = past.history and {name: once(tensor) for name, tensor in past.history.items()}
+            if past.history is not None:
+                tensors = {name: once(tensor) for name, tensor in past.history.tensors.items()}
+                past.history = replace(past.history, tensors=tensors)
             past.decoder = past.decoder and tuple(once(tensor) for tensor in past.decoder)
 
     def _exact(self, chunk_index: int, timeline: TimelineState) -> Restart | None:

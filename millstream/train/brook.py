@@ -26,6 +26,7 @@ from millstream.core.presets import find_model
 from millstream.models.brook.bundle import BrookParts, save_bundle
 from millstream.models.brook.text import BrookText, WordTokenizer, padded
 from millstream.models.brook.vae import BrookVAE
+from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CausalDiT
 from millstream.ops.pixels import to_bytes
 from millstream.ops.precision import mixed_precision, working_dtype
@@ -103,7 +104,9 @@ class BrookRun:
 
     def export(self, path: Path, card: dict[str, object]) -> None:
         final = self.student or self.pair
-        save_bundle(path, BrookParts(final.dit, self.vae, final.text), WORDS, card, torch.float16)
+        save_bundle(
+            path, BrookParts(final.dit, self.vae, final.text, final.injectors), WORDS, card, torch.float16
+        )
         save_classifier(path.with_name("classifier.safetensors"), self.classifier)
 
     def _train(
@@ -245,8 +248,9 @@ class BrookRun:
         pool = self._pools()[0]
         if self.share.is_first and not path.exists():
             with Staging(self.folder) as staging:
+                kept = {field.name: getattr(pool, field.name) for field in dataclasses.fields(pool)}
                 torch.save(
-                    {field.name: getattr(pool, field.name) for field in dataclasses.fields(pool)},
+                    {name: tensor for name, tensor in kept.items() if tensor is not None},
                     staging.path(path.name),
                 )
         return pool
@@ -266,7 +270,8 @@ class BrookRun:
 def new_pair(spec: ModelSpec) -> TextAndDiT:
     """An untrained text encoder and DiT, with outputs that start at zero."""
     assert isinstance(spec.text, BrookTextConfig)
-    pair = TextAndDiT(BrookText(dataclasses.replace(spec.text, vocabulary=len(WORDS))), CausalDiT(spec.dit))
+    text = BrookText(dataclasses.replace(spec.text, vocabulary=len(WORDS)))
+    pair = TextAndDiT(text, CausalDiT(spec.dit), Injectors(spec.conditions, spec.dit))
     for layer in (pair.dit.head.proj, *(block.cross_attn.o for block in pair.dit.blocks)):
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)

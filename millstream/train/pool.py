@@ -2,7 +2,7 @@
 random.
 
 Shapes: K clips, W wordings, B batch, F latent frames, T pixel frames, C channels, Y and X rows and columns, S
-tokens.
+tokens, A numbers of an action.
 """
 
 from __future__ import annotations
@@ -43,11 +43,18 @@ class LatentPool:
     true_from_K: Tensor
     """First frame that a clip's captions are true of: 0, except where the picture turns from one scene into
     another."""
+    actions_KFA: Tensor | None = None
+    """Keys and looks of each latent frame (`data/frame_actions.py`), of a model that takes any."""
 
     def draw(self, batch: int, generator: torch.Generator, share: BatchShare = ALONE) -> Drawn:
         clip = share.integers(len(self.latents_KFCYX), batch, generator)
         wording = share.integers(self.ids_KWS.shape[1], batch, generator)
-        return Drawn(self.latents_KFCYX[clip].float(), self.ids_KWS[clip, wording], self.true_from_K[clip])
+        return Drawn(
+            self.latents_KFCYX[clip].float(),
+            self.ids_KWS[clip, wording],
+            self.true_from_K[clip],
+            None if self.actions_KFA is None else self.actions_KFA[clip].float(),
+        )
 
     def favouring(self, words: Sequence[int], by: float) -> Tensor:
         """Return weights [K, W] to draw captions by: those with one of these words count `by` times as much
@@ -57,9 +64,10 @@ class LatentPool:
 
 
 class Drawn(NamedTuple):
-    """Batch of clips: latents in float32, token ids of one caption each, and the first frame it is true
-    of."""
+    """Batch of clips: latents in float32, token ids of one caption each, the first frame it is true of, and
+    what was held in each frame."""
 
     latents_BFCYX: Tensor
     ids_BS: Tensor
     true_from_B: Tensor
+    actions_BFA: Tensor | None = None

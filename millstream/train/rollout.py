@@ -16,6 +16,7 @@ from millstream.core.schedule import FULL
 from millstream.core.speed import Speed
 from millstream.models import sampler
 from millstream.models.dit import CausalDiT, CrossKV
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.fast.apply import quicken
 from millstream.models.kv import KVRing, Memory
 from millstream.models.ring_shape import RingShape
@@ -39,7 +40,7 @@ def as_served(dit: CausalDiT, dtype: torch.dtype, *, is_fast: bool) -> CausalDiT
 @dataclass(frozen=True, slots=True)
 class Guided:
     """DiT with guidance, which moves further from what it would paint without a prompt. The sampler calls it
-    as a plain flow model.
+    as a plain flow model. Both sides have the same entries: guidance is towards words alone.
 
     Both are computed in one call of twice the batch, so the ring must be of twice the batch too.
     """
@@ -47,13 +48,29 @@ class Guided:
     dit: sampler.FlowModel
     scale: float
 
-    def __call__(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
-        flow = self.dit(latents_BFCYX.repeat(2, 1, 1, 1, 1), level_BF.repeat(2, 1), memory, cross)
+    def __call__(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> Tensor:
+        both = latents_BFCYX.repeat(2, 1, 1, 1, 1)
+        flow = self.dit(both, level_BF.repeat(2, 1), memory, cross, entries.repeated(2))
         asked, without = flow.float().chunk(2)
         return guided_flow(asked, without, self.scale)
 
-    def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
-        self.dit.commit(latents_BFCYX.repeat(2, 1, 1, 1, 1), level_BF.repeat(2, 1), memory, cross)
+    def commit(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> None:
+        both = latents_BFCYX.repeat(2, 1, 1, 1, 1)
+        self.dit.commit(both, level_BF.repeat(2, 1), memory, cross, entries.repeated(2))
 
 
 def guided_flow(asked: Tensor, without: Tensor, scale: float) -> Tensor:
@@ -85,12 +102,17 @@ def ring_for(
 
 
 def solve(
-    model: sampler.FlowModel, noise_BFCYX: Tensor, levels: tuple[float, ...], memory: Memory, cross: CrossKV
+    model: sampler.FlowModel,
+    noise_BFCYX: Tensor,
+    levels: tuple[float, ...],
+    memory: Memory,
+    cross: CrossKV,
+    entries: Entries = NO_ENTRIES,
 ) -> Tensor:
     """Follow the flow from noise to clean latents in Euler steps, without new noise on the way."""
     current = noise_BFCYX.float()
     for level, following in zip(levels, (*levels[1:], 0.0), strict=True):
-        flow = model(current, sampler.per_frame(level, current), memory, cross).float()
+        flow = model(current, sampler.per_frame(level, current), memory, cross, entries).float()
         current = current - (level - following) / FULL * flow
     return current
 
@@ -103,15 +125,17 @@ def guided_end(
     levels: tuple[float, ...],
     ring: KVRing,
     cross: CrossKV,
+    entries: Entries = NO_ENTRIES,
 ) -> Tensor:
-    """Return where a guided teacher goes from noise, given the clean frames before it, through an empty
-    ring."""
+    """Return where a guided teacher goes from noise, given the clean frames before it, through an empty ring.
+    `entries` are those of the context's frames and its own."""
     frames = noise_BFCYX.shape[1]
+    before = context_BFCYX.shape[1]
     recommit(
-        guided, ring, cross, context_BFCYX, chunks=range(context_BFCYX.shape[1] // frames), frames=frames
+        guided, ring, cross, context_BFCYX, chunks=range(before // frames), frames=frames, entries=entries
     )
-    ring.place(list(range(context_BFCYX.shape[1], context_BFCYX.shape[1] + frames)))
-    return solve(guided, noise_BFCYX, levels, ring, cross)
+    ring.place(list(range(before, before + frames)))
+    return solve(guided, noise_BFCYX, levels, ring, cross, entries.frames(slice(before, before + frames)))
 
 
 @torch.no_grad()
@@ -126,15 +150,20 @@ def stream_batch(
     noise: Noise,
     first: int = 0,
     dtype: torch.dtype = torch.float32,
+    entries: Entries = NO_ENTRIES,
 ) -> Tensor:
     """Generate clean latents [B, chunks*F, C, Y, X] from chunk `first` on as a session would, in the dtype
-    the model is given them."""
+    the model is given them. `entries` are those of all frames of the stream, from its first on."""
     frames = shape[1]
     parts = []
     for chunk in range(first, first + chunks):
-        ring.place(list(range(chunk * frames, (chunk + 1) * frames)))
-        clean = sampler.denoise(model, noise(chunk, 0).to(dtype), levels, ring, cross, partial(noise, chunk))
-        sampler.commit(model, clean, 0.0, ring, cross)
+        here = slice(chunk * frames, (chunk + 1) * frames)
+        entered = entries.frames(here)
+        ring.place(list(range(here.start, here.stop)))
+        clean = sampler.denoise(
+            model, noise(chunk, 0).to(dtype), levels, ring, cross, partial(noise, chunk), entered
+        )
+        sampler.commit(model, clean, 0.0, ring, cross, entered)
         parts.append(clean)
     return torch.cat(parts, dim=1)
 
@@ -151,14 +180,24 @@ def continued(
     noise: Noise,
     before: Tensor | None,
     dtype: torch.dtype,
+    entries: Entries = NO_ENTRIES,
 ) -> Tensor:
     """Generate chunks after `before`, which is read under the same prompt and comes first in what is
-    returned."""
+    returned. `entries` are those of all frames that are returned."""
     first = 0 if before is None else before.shape[1] // shape[1]
     if before is not None:
-        recommit(model, ring, cross, before, chunks=range(first), frames=shape[1])
+        recommit(model, ring, cross, before, chunks=range(first), frames=shape[1], entries=entries)
     made = stream_batch(
-        model, ring, cross, shape, chunks=chunks, levels=levels, noise=noise, first=first, dtype=dtype
+        model,
+        ring,
+        cross,
+        shape,
+        chunks=chunks,
+        levels=levels,
+        noise=noise,
+        first=first,
+        dtype=dtype,
+        entries=entries,
     )
     return made if before is None else torch.cat([before, made], dim=1)
 
@@ -170,12 +209,20 @@ def drawn_from(generator: torch.Generator, shape: tuple[int, ...]) -> Noise:
 
 @torch.no_grad()
 def recommit(
-    model: sampler.FlowModel, ring: KVRing, cross: CrossKV, clean_BFCYX: Tensor, *, chunks: range, frames: int
+    model: sampler.FlowModel,
+    ring: KVRing,
+    cross: CrossKV,
+    clean_BFCYX: Tensor,
+    *,
+    chunks: range,
+    frames: int,
+    entries: Entries = NO_ENTRIES,
 ) -> None:
     """Fill an empty ring with these chunks of a stream, under another prompt: what `recompute` does."""
     assert clean_BFCYX.shape[1] >= chunks.stop * frames, (
         f"{clean_BFCYX.shape[1]} frames do not make {chunks} of {frames}"
     )
     for chunk in chunks:
-        ring.place(list(range(chunk * frames, (chunk + 1) * frames)))
-        sampler.commit(model, clean_BFCYX[:, chunk * frames : (chunk + 1) * frames], 0.0, ring, cross)
+        here = slice(chunk * frames, (chunk + 1) * frames)
+        ring.place(list(range(here.start, here.stop)))
+        sampler.commit(model, clean_BFCYX[:, here], 0.0, ring, cross, entries.frames(here))

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from millstream.core.config import DiTConfig
 from millstream.models.dit import CrossKV
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.kv import WholeSequence
 from millstream.ops.attention import HALF, chosen_backend
 from millstream.ops.piecewise import PiecesBeside, TokenPiece, attend_beside, attend_pieces
@@ -45,6 +46,7 @@ class ChunkedSequence(WholeSequence):
         assert covered == len(positions), f"pieces of {covered} frames for a sequence of {len(positions)}"
         grid = latent_size[0] // config.patch, latent_size[1] // config.patch
         self.num_frames = len(positions)
+        self._numbers = torch.tensor(positions, device=device)
         self._tokens = grid[0] * grid[1]
         self._pieces = [
             TokenPiece(self._in_tokens(p.frames), tuple(map(self._in_tokens, p.sees))) for p in pieces
@@ -56,6 +58,17 @@ class ChunkedSequence(WholeSequence):
         )
         self._phases = frame_phases(torch.tensor(positions, device=device), grid, config.head_width)
         self._frames_seen = frames_seen(layout)
+
+    def entered(self, entries: Entries) -> Entries:
+        """Return the entries of its frames, from those of the frames of a clip or a stream whose end it
+        lays out."""
+        if entries.is_empty:
+            return entries
+        before = entries.num_frames - 1 - int(self._numbers.max())
+        assert before >= 0, (
+            f"entries of {entries.num_frames} frames for a sequence up to {self._numbers.max()}"
+        )
+        return entries.frames(self._numbers + before)
 
     @property
     def num_tokens(self) -> int:
@@ -150,10 +163,12 @@ def forced_flow(
     sequence: ChunkedSequence,
     cross: CrossKV,
     context_BF: Tensor | None = None,
+    entries: Entries = NO_ENTRIES,
 ) -> Tensor:
-    """Flows of the noisy frames at the end of a sequence, in float32."""
+    """Flows of the noisy frames at the end of a sequence, in float32. `entries` are those of all its
+    frames."""
     both, levels = forced_input(clean_BFCYX, noisy_BFCYX, level_BF, sequence, context_BF)
-    return dit(both, levels, sequence, cross)[:, -noisy_BFCYX.shape[1] :].float()
+    return dit(both, levels, sequence, cross, entries)[:, -noisy_BFCYX.shape[1] :].float()
 
 
 def forced_input(

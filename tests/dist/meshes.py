@@ -25,12 +25,17 @@ LIMITS = MeshLimits(heartbeat_s=0.25, window_s=3.0, start_s=90.0, hang_s=60.0, s
 
 @contextmanager
 def mesh_engine(
-    topology: str = "front+tp2", *, run: Run = run_rank, limits: MeshLimits = LIMITS, **fields: Any
+    topology: str = "front+tp2",
+    *,
+    model: str = "wan-tiny",
+    run: Run = run_rank,
+    limits: MeshLimits = LIMITS,
+    **fields: Any,
 ) -> Iterator[Engine]:
-    """wan-tiny over a mesh; `run` is what its processes do. No process is left afterwards."""
+    """A tiny model over a mesh; `run` is what its processes do. No process is left afterwards."""
     place = Topology.parse(topology)
     launch = partial(launcher, run=run)
-    engine = Engine("wan-tiny", **MODEL, topology=place, limits=limits, launch=launch, **fields)
+    engine = Engine(model, **MODEL, topology=place, limits=limits, launch=launch, **fields)
     pids = pids_of(engine)
     try:
         yield engine

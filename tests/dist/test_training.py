@@ -41,6 +41,25 @@ def test_losses_and_weights_are_those_of_one_process(name: str) -> None:
     assert alone(model).losses[-1] < alone(model).losses[0]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "own data parallel, accumulated",
+        "ZeRO 3, accumulated",
+        "HSDP",
+        "2D, ZeRO 3 x context",
+        "tensor parallel",
+    ],
+)
+def test_what_keys_do_is_learnt_as_by_one_process(name: str) -> None:
+    plan = STRATEGIES[name]
+    expected = train(0, "two-blocks", ParallelPlan(), STEPS, steered=True)
+    learnt = functools.partial(train, steered=True)
+    for found in run_on_kept_ranks(learnt, plan.world_size, "two-blocks", plan, STEPS):
+        assert difference(found, expected) < 1e-5
+    assert expected.weights["injectors.actions.down.weight"].abs().max() > 0
+
+
 class Layers(nn.Module):
     """Four products, and one that nothing uses if so asked."""
 

@@ -55,7 +55,9 @@ def digests(session: Session, chunks: int) -> list[str]:
 
 def newest(session: Session) -> torch.Tensor:
     """The clean latents of its last frame."""
-    latents = {name: tensor for name, tensor in session.state().history.items() if name.startswith("latents")}
+    latents = {
+        name: tensor for name, tensor in session.state().history.tensors.items() if name.startswith("latents")
+    }
     return latents[max(latents, key=lambda name: int(name.rpartition(".")[2]))].float().cpu()
 
 

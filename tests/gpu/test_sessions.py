@@ -81,7 +81,7 @@ def digests(session: Session, chunks: int) -> list[str]:
 
 def latents(session: Session) -> torch.Tensor:
     """The newest latent frame."""
-    state = session.state().history
+    state = session.state().history.tensors
     newest = max(int(name.removeprefix("latents.")) for name in state if name.startswith("latents."))
     return state[f"latents.{newest}"].float()
 

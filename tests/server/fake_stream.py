@@ -118,6 +118,9 @@ class FakeSession:
         return header, parts, encoder.opening
 
 
+TAKES_PICTURES = say.Takes(image=True)
+
+
 @dataclass
 class FakeStream:
     admission: Literal["admit", "refuse", "reject", "wait"] = "admit"
@@ -136,6 +139,8 @@ class FakeStream:
     sources: tuple[str, ...] = ("stage-left", "sea")
     """Videos that it offers as an input."""
     examples: tuple[str, ...] = EXAMPLES
+    takes: say.Takes = TAKES_PICTURES
+    """What steers it besides words."""
     url: str = ""
     sessions: dict[str, FakeSession] = field(default_factory=dict)
     heard: list[Any] = field(default_factory=list)
@@ -165,7 +170,7 @@ class FakeStream:
         self._sockets.add(socket)
         streaming: asyncio.Task[None] | None = None
         try:
-            await socket.send_text(words.encode(hello(self.sources, self.examples)))
+            await socket.send_text(words.encode(hello(self.sources, self.examples, self.takes)))
             while True:
                 message = await socket.receive()
                 if message["type"] == "websocket.disconnect":
@@ -338,7 +343,7 @@ class FakeStream:
                 session.queued.append(receipt)
 
 
-def hello(sources: tuple[str, ...], examples: tuple[str, ...]) -> say.Hello:
+def hello(sources: tuple[str, ...], examples: tuple[str, ...], takes: say.Takes) -> say.Hello:
     defaults = say.Defaults(
         size=f"{SIZE}x{SIZE}",
         fps=FPS,
@@ -349,7 +354,9 @@ def hello(sources: tuple[str, ...], examples: tuple[str, ...]) -> say.Hello:
         noise_scale=0.7,
         seed=0,
     )
-    return say.Hello(model="painted", defaults=defaults, limits={}, examples=examples, sources=sources)
+    return say.Hello(
+        model="painted", defaults=defaults, limits={}, examples=examples, sources=sources, takes=takes
+    )
 
 
 def previews(prompts: tuple[str, ...]) -> say.Previews:

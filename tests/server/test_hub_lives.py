@@ -146,7 +146,7 @@ def test_one_that_waits_to_come_back_is_kept_as_long_as_any_other(monkeypatch: p
 
 def test_a_session_may_give_way_and_the_servers_limits_hold_for_all() -> None:
     async def play(hub: SessionHub, service: FakeService) -> None:
-        live_session = hub.open_asked(Ask(prompt="sea", weight=0.25))
+        live_session = await hub.open_asked(Ask(prompt="sea", weight=0.25))
         request = service.sessions[live_session.session_id].request
         assert (request.weight, request.idle_s, request.max_life_s, request.max_chunks) == (0.25, 5, 60, 100)
 

@@ -238,7 +238,7 @@ def test_clips_belong_to_their_key_and_a_server_that_keeps_nothing_makes_none(tm
 
 def test_all_clips_come_in_one_list_for_a_client_told_of_more_asks_without_end() -> None:
     async def play(hub: SessionHub, service: FakeService) -> None:
-        one = hub.open_asked(Ask(prompt="sea"), client="me")
+        one = await hub.open_asked(Ask(prompt="sea"), client="me")
         clips = Videos()
         for number in range(MAX_VIDEOS):
             clips._clips[f"video_{number}"] = AskedVideo(

@@ -26,8 +26,9 @@ import torch
 from torch import Tensor
 
 from millstream.commands.report import row_origin
-from millstream.core.config import DiTConfig
+from millstream.core.config import ActionsConfig, ConditionsConfig, DiTConfig
 from millstream.core.presets import find_model
+from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CausalDiT
 from millstream.train.parallel.checkpoint import Checkpoints
 from millstream.train.parallel.groups import create_training_groups
@@ -46,6 +47,7 @@ BATCH = 8
 STEPS = 50
 AT_MOST = 1e-5
 OPTIONS = StepOptions(grad_clip=0.5)
+KEYS = ConditionsConfig(actions=ActionsConfig(keys=("a", "w")))
 SAVE_EVERY = 2
 RESULT = RESULTS / "train_equality.json"
 _TINY = DiTConfig(
@@ -100,9 +102,11 @@ def train(
     steps: int,
     folder: Path | None = None,
     options: StepOptions = OPTIONS,
+    *,
+    steered: bool = False,
 ) -> Trained:
     """On one rank of a process group, or alone. With a folder it goes on where that was left, and keeps every
-    other step."""
+    other step. A model that is steered learns what keys do as well."""
     config = MODELS[model]
     device = torch.device("cpu")
     plan.check(config, BATCH)
@@ -120,6 +124,7 @@ def train(
             plan=plan,
             groups=create_training_groups(plan, device),
             options=options,
+            injectors=Injectors(KEYS, config) if steered else None,
         )
     )
     checkpoints = Checkpoints(folder, learner) if folder is not None else None
@@ -127,7 +132,7 @@ def train(
     losses = list[float]()
     norms = list[float]()
     for step, rows in enumerate(batches(config, done, steps), start=done + 1):
-        learnt = learner.learn(learner.mine(rows))
+        learnt = learner.learn(learner.mine(rows if steered else rows._replace(actions_BFA=None)))
         losses.append(float(learnt.loss))
         norms.append(float(learnt.norm))
         if checkpoints and step % SAVE_EVERY == 0:
@@ -152,7 +157,8 @@ def batches(config: DiTConfig, done: int, steps: int) -> Iterator[FlowRows]:
         level = torch.rand(BATCH, CHUNKS, generator=generator).repeat_interleave(FRAMES_PER_CHUNK, dim=1)
         mixed = torch.lerp(clean, noise, level[..., None, None, None])
         text = torch.randn(BATCH, config.text_tokens, config.text_width, generator=generator)
-        yield FlowRows(mixed, 1000 * level, text, noise - clean)
+        held = torch.rand(BATCH, frames, 2, generator=generator).round()
+        yield FlowRows(mixed, 1000 * level, text, noise - clean, actions_BFA=held)
 
 
 def difference(found: Trained, expected: Trained) -> float:

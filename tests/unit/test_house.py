@@ -268,7 +268,8 @@ def test_a_model_is_read_without_the_compiler_which_takes_as_long_to_import_as_t
 SURFACE = {
     "generate": {
         "--anchor", "--chunks", "--compile", "--context-noise", "--device", "--dtype", "--events", "--exchange-groups",
-        "--experimental", "--fast", "--fps", "--input", "--journal", "--kv-bias", "--lora", "--mesh-limits", "--model",
+        "--experimental", "--extend", "--fast", "--fit", "--fps", "--image", "--input",
+        "--journal", "--kv-bias", "--lora", "--mesh-limits", "--model",
         "--motion-gain",
         "--noise-scale", "--offload-text", "--out", "--overwrite", "--positions", "--precision", "--preview-decoder",
         "--quiet", "--schedule", "--seconds", "--seed", "--sink", "--size", "--steps", "--stream-batch", "--threads",

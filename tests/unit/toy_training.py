@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from millstream.core.config import BrookTextConfig, DiTConfig
+from millstream.core.config import ActionsConfig, BrookTextConfig, ConditionsConfig, DiTConfig
 from millstream.models.brook.text import BrookText
+from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CausalDiT
 from millstream.train.distil.pool_training import PoolTraining
 from millstream.train.loop import Method, StepReport, Training, TurnTraining, train_stage
@@ -25,6 +26,7 @@ from millstream.train.options import (
 )
 from millstream.train.plan import StagePlan
 from millstream.train.pool import LatentPool
+from tests.unit.models_for_tests import shaken
 
 CPU = torch.device("cpu")
 TEXT = BrookTextConfig(vocabulary=9, tokens=5, width=16, layers=1, heads=2)
@@ -34,16 +36,27 @@ SMALL = DiTConfig(
 LEVELS = (1000.0, 750.0)
 
 
-def pair(seed: int = 0) -> TextAndDiT:
+def pair(seed: int = 0, *, steered: bool = False) -> TextAndDiT:
     torch.manual_seed(seed)
-    return TextAndDiT(BrookText(TEXT), CausalDiT(SMALL))
+    made = TextAndDiT(BrookText(TEXT), CausalDiT(SMALL))
+    if not steered:
+        return made
+    injectors = Injectors(ConditionsConfig(actions=ActionsConfig(keys=("a", "d", "w"))), SMALL)
+    return TextAndDiT(made.text, made.dit, shaken(injectors, scale=2.0))
 
 
-def pool(clips: int = 8) -> LatentPool:
+def pool(clips: int = 8, *, steered: bool = False) -> LatentPool:
+    """Random clips; in each frame of those that are steered random keys are held."""
     generator = torch.Generator().manual_seed(3)
     latents = torch.randn(clips, 6, 2, 4, 4, generator=generator).cumsum(1)
     ids = torch.randint(1, 9, (clips, 2, 5), generator=generator)
-    return LatentPool(latents_KFCYX=latents, ids_KWS=ids, true_from_K=torch.arange(clips) % 2 * 3)
+    held = (torch.rand(clips, 6, 3, generator=generator) > 0.5).float()
+    return LatentPool(
+        latents_KFCYX=latents,
+        ids_KWS=ids,
+        true_from_K=torch.arange(clips) % 2 * 3,
+        actions_KFA=held if steered else None,
+    )
 
 
 def stage(steps: int = 8, **changes: object) -> StagePlan:
@@ -74,14 +87,15 @@ def distilled(
     *,
     favoured: Sequence[int] = (),
     compiled: bool = False,
+    steered: bool = False,
 ) -> PoolTraining:
     """A student that begins as its teacher."""
-    teacher = pair(1).requires_grad_(False)
+    teacher = pair(1, steered=steered).requires_grad_(False)
     plan = plan or stage(batch=2)
     return PoolTraining(
         teacher.dit,
         teacher,
-        pool(),
+        pool(steered=steered),
         plan,
         options,
         levels=LEVELS,

@@ -22,14 +22,14 @@ class ExactFlow:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Any, cross: Any) -> Tensor:
+    def __call__(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Any, cross: Any, *_: Any) -> Tensor:
         self.calls += 1
         t = (level_BF / FULL)[..., None, None, None]
         leans = torch.tanh((1 - t) * latents_BFCYX / t.square())  # to which picture, on average
         noise = (latents_BFCYX - (1 - t) * leans) / t
         return noise - leans
 
-    def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Any, cross: Any) -> None:
+    def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Any, cross: Any, *_: Any) -> None:
         """There is no window."""
 
 

@@ -137,6 +137,14 @@ def prepare(
         float, typer.Option(help="Leave out darker clips, in levels of 255; try 10.")
     ] = 0.0,
     across_cuts: Annotated[bool, typer.Option("--across-cuts", help="Let clips have cuts in them.")] = False,
+    actions: Annotated[
+        str,
+        typer.Option(
+            help="Keys to keep, as a,d,s,w,look, from VIDEO.actions.csv or .actions.jsonl beside each video. "
+            "Those that the model takes by default.",
+            show_default=False,
+        ),
+    ] = "",
     part: Annotated[str, typer.Option(help="K/N: one of N processes that share the work.")] = "1/1",
     device: Device = "auto",
 ) -> None:
@@ -156,6 +164,7 @@ def prepare(
         least_motion=motion,
         least_brightness=brightness,
         across_cuts=across_cuts,
+        actions=actions,
         part=parse_part(part),
         device=device,
     )

@@ -30,16 +30,24 @@ from millstream.commands.train.captions import SILENT, CaptionedVideo, find_vide
 from millstream.commands.train.run_folder import writing_to
 from millstream.commands.train.selection import FoundClip, LeftOut, select
 from millstream.commands.train.sizes import nearest, parse_sizes
-from millstream.core.config import TEMPORAL_STRIDE, ModelSpec, pixel_frames
-from millstream.core.errors import ConfigError, VideoError
+from millstream.core.conditions import FrameActions, check_keys
+from millstream.core.config import TEMPORAL_STRIDE, ActionsConfig, ModelSpec, pixel_frames
+from millstream.core.errors import ConfigError, ControlError, VideoError
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.engine.device_choice import choose_device
 from millstream.models.carry import VAEState
-from millstream.models.registry import LoadedModel, load_model
+from millstream.models.registry import LoadedModel, described, load_model
 from millstream.models.weights.fingerprint import fingerprint_of
 from millstream.ops.pixels import from_bytes
 from millstream.ops.precision import working_dtype
+from millstream.train.data.frame_actions import (
+    SUFFIXES,
+    actions_file,
+    at_rate,
+    latent_actions,
+    read_actions,
+)
 from millstream.train.data.preview import as_bytes, tile
 from millstream.train.finetune.dataset import (
     Clip,
@@ -63,6 +71,8 @@ SHOWN = 12
 MOMENTS = 4
 """Clips on the sheet, and pictures of each."""
 WORDS_SHOWN = 12
+LOOK = "look"
+"""Name of the mouse among keys."""
 WHITE = 255
 FoundInVideo = tuple[CaptionedVideo, FoundClip | LeftOut | VideoError]
 ENCODED_AT_ONCE = 2
@@ -87,6 +97,8 @@ class PrepareRequest:
     least_brightness: float = 0.0
     across_cuts: bool = False
     """These as a `DatasetCard` has them."""
+    actions: str = ""
+    """`a,d,s,w,look`: keys that are kept, and the mouse; by default what the model takes."""
     part: tuple[int, int] = (1, 1)
     """Which of how many parts of the shards to make."""
     device: str = "auto"
@@ -154,12 +166,13 @@ class Prepared(NamedTuple):
 def prepare(request: PrepareRequest) -> Prepared | None:
     """The dataset, if it is whole; None while other parts are being made."""
     spec = find_model(request.model)
+    weights = find_weights(spec.name, request.weights)
+    spec = described(spec, weights)
     own = spec.stream.height, spec.stream.width
     sizes = parse_sizes(request.sizes, own) if request.sizes else (own,)
     videos = find_videos(request.source)
     _say_what_is_no_chunk(request.latent_frames, spec)
     device = choose_device(request.device)
-    weights = find_weights(spec.name, request.weights)
     model = load_model(spec, weights, device=device, dtype=working_dtype(device), with_dit=False)
     card = DatasetCard(
         model=spec.name,
@@ -172,6 +185,7 @@ def prepare(request: PrepareRequest) -> Prepared | None:
         least_motion=request.least_motion,
         least_brightness=request.least_brightness,
         across_cuts=request.across_cuts,
+        actions=parse_actions(request.actions) if request.actions else spec.conditions.actions,
         videos_per_shard=VIDEOS_PER_SHARD,
         videos=len(videos),
     )
@@ -198,6 +212,19 @@ def prepare(request: PrepareRequest) -> Prepared | None:
     return Prepared(clips, skipped, list(unknown))
 
 
+def parse_actions(text: str) -> ActionsConfig:
+    """Names of keys with commas between them; `look` stands for the mouse."""
+    names = tuple(filter(None, (name.strip() for name in text.split(","))))
+    keys = tuple(name for name in names if name != LOOK)
+    if not names or len(set(names)) != len(names):
+        raise ConfigError(f"--actions names keys, each once, and look: a,d,s,w,look; got {text[:80]!r}")
+    try:
+        check_keys(keys)
+    except ControlError as error:
+        raise ConfigError(f"--actions: {error}") from None
+    return ActionsConfig(keys=keys, look=LOOK in names)
+
+
 def _make_shards(
     out: Path, shards: Mapping[int, Sequence[CaptionedVideo]], model: LoadedModel, card: DatasetCard
 ) -> None:
@@ -206,7 +233,8 @@ def _make_shards(
         for number, videos in shards.items():
             path = shard_path(out, number)
             if not path.exists() or not _is_of(path, videos):
-                write_shard(path, *_encoded(_ahead(_found_in(videos, card), decoder), model, tick))
+                found = _ahead(_found_in(videos, card), decoder)
+                write_shard(path, *_encoded(found, model, card.actions, tick))
             else:
                 for _ in videos:
                     tick()
@@ -234,7 +262,10 @@ def _is_mended(video: CaptionedVideo, why: str, left_out_s: float) -> bool:
 
 
 def _encoded(
-    found: Iterable[FoundInVideo], model: LoadedModel, tick: Callable[[], None]
+    found: Iterable[FoundInVideo],
+    model: LoadedModel,
+    takes: ActionsConfig | None,
+    tick: Callable[[], None],
 ) -> tuple[list[EncodedClip], list[SkippedVideo]]:
     """Encode a shard's videos, with a tick for each; what is kept of a clip is small."""
     clips = list[EncodedClip]()
@@ -245,7 +276,7 @@ def _encoded(
     for _, in_video in itertools.groupby(
         found, lambda each: id(each[0])
     ):  # a list may name the same video twice
-        some, left_out = _encoded_video(in_video, model, text_SE)
+        some, left_out = _encoded_video(in_video, model, takes, text_SE)
         clips += some
         skipped += left_out
         tick()
@@ -253,17 +284,21 @@ def _encoded(
 
 
 def _encoded_video(
-    found_in_video: Iterable[FoundInVideo], model: LoadedModel, text_SE: Callable[[str], Tensor]
+    found_in_video: Iterable[FoundInVideo],
+    model: LoadedModel,
+    takes: ActionsConfig | None,
+    text_SE: Callable[[str], Tensor],
 ) -> tuple[list[EncodedClip], list[SkippedVideo]]:
     clips = list[EncodedClip]()
     skipped = list[SkippedVideo]()
     for video, found in found_in_video:
         name = str(video.path)
         match found:
-            case FoundClip(start_s, pixels_THW3):
+            case FoundClip(start_s, pixels_THW3, actions):
                 size = pixels_THW3.shape[1], pixels_THW3.shape[2]
                 clip = Clip(video=name, size=size, start_s=start_s, caption=video.caption)
-                clips.append(EncodedClip(clip, _latents(model, pixels_THW3), text_SE(video.caption)))
+                held = None if takes is None else latent_actions(actions, takes)
+                clips.append(EncodedClip(clip, _latents(model, pixels_THW3), text_SE(video.caption), held))
             case LeftOut(start_s, why):
                 skipped.append(SkippedVideo(video=name, why=why, start_s=start_s))
             case VideoError():  # of a video that breaks off, nothing is taken
@@ -295,7 +330,29 @@ def _clips_of(video: CaptionedVideo, card: DatasetCard) -> Iterator[FoundClip | 
         raise VideoError(video.why_silent)
     with VideoReader(video.path) as reader:
         reader.size = nearest(card.sizes, reader.source_size)
-        yield from select(_at_rate(reader, card.fps), card)
+        held = None if card.actions is None else _held(video.path, reader.fps, card.fps)
+        for found in select(_at_rate(reader, card.fps), card):
+            yield (
+                found if held is None or isinstance(found, LeftOut) else _with_actions(found, held, card.fps)
+            )
+
+
+def _held(video: Path, video_fps: float, fps: float) -> list[FrameActions]:
+    """Return what is held in each picture at the dataset's rate."""
+    path = actions_file(video)
+    if path is None:
+        raise VideoError(
+            f"there is no {video.stem}{SUFFIXES[0]} or {SUFFIXES[1]} beside it, with its actions"
+        )
+    return at_rate(read_actions(path), from_fps=video_fps, fps=fps)
+
+
+def _with_actions(clip: FoundClip, held: Sequence[FrameActions], fps: float) -> FoundClip:
+    begin = round(clip.start_s * fps)
+    mine = held[begin : begin + len(clip.pixels_THW3)]
+    if len(mine) < len(clip.pixels_THW3):
+        raise VideoError(f"its actions end after {len(held) / fps:.2f} s, before its pictures do")
+    return clip._replace(actions=mine)
 
 
 def _at_rate(reader: VideoReader, fps: float) -> Iterator[np.ndarray]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from millstream.core.conditions import FrameActions
 from millstream.core.config import pixel_frames
 from millstream.core.errors import VideoError
 from millstream.train.finetune.dataset import DatasetCard
@@ -31,6 +32,8 @@ REMEMBERED = 8
 class FoundClip(NamedTuple):
     start_s: float
     pixels_THW3: np.ndarray
+    actions: Sequence[FrameActions] = ()
+    """Actions of each of its pictures, of a model that takes any."""
 
 
 class LeftOut(NamedTuple):

@@ -22,7 +22,7 @@ from millstream.core.config import BrookVAEConfig
 from millstream.core.engine_config import EngineConfig
 from millstream.engine.engine import Engine
 from millstream.train.data.preview import tile
-from millstream.train.export import export
+from millstream.train.export import dit_weights, export
 from millstream.train.finetune.dataset import ClipSet
 from millstream.train.finetune.recipe import TuningRecipe
 from millstream.train.finetune.run import TuningRun
@@ -85,10 +85,10 @@ def _engine(run: TuningRun, learnt: Mapping[str, Tensor]) -> Engine:
     )
     if recipe.lora is None:
         engine = Engine(config)
-        engine.model.dit.load_state_dict(dict(learnt))
+        engine.model.dit.load_state_dict(dit_weights(learnt))
         return engine
     with tempfile.TemporaryDirectory() as made:
-        path = export(recipe, run.spec, Path(made), learnt)
+        path = export(recipe, run.spec, Path(made), dit_weights(learnt))
         return Engine(replace(config, loras=((str(path), 1.0),)))
 
 

@@ -91,7 +91,9 @@ def run_tuning(
         if not is_whole:
             raise Stopped
         learnt = run.learnt()
-        return export(recipe, spec, folder, learnt) if run.is_first else None
+        if not run.is_first:
+            return None
+        return export(recipe, spec, folder, learnt, actions=clips.card.actions)
 
 
 def _nothing(*_: object) -> None:

@@ -1,6 +1,7 @@
 """Brook in one file: DiT, VAE and text encoder as safetensors, its words in the header.
 
-dit.*, vae.*, text.*    and metadata: format, vocabulary (JSON), card (JSON: how it was trained)
+dit.*, vae.*, text.*, injectors.*    and metadata: format, vocabulary (JSON), card (JSON: how it was trained),
+conditions (JSON: what its injectors take, where it has any)
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from millstream.core.files import Staging, file_digest
 from millstream.models.brook.text import BrookText, WordTokenizer, padded
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.brook.word_table import word_table
+from millstream.models.conditions.files import header_of
+from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CausalDiT
 from millstream.models.empty import empty_modules
 from millstream.models.weights.fill import Filling, Keep, everything
@@ -33,14 +36,15 @@ MAX_READINGS = 64
 
 
 class BrookParts(NamedTuple):
-    """The three networks, under the names they have in the file."""
+    """The networks, under the names they have in the file."""
 
     dit: CausalDiT
     vae: BrookVAE
     text: BrookText
+    injectors: Injectors | None = None
 
     def named(self) -> Iterator[tuple[str, nn.Module]]:
-        return zip(self._fields, self, strict=True)
+        return ((name, part) for name, part in zip(self._fields, self, strict=True) if part is not None)
 
 
 class WordEmbedder:
@@ -66,6 +70,8 @@ def save_bundle(
         for name, tensor in module.state_dict().items()
     }
     metadata = {"format": FORMAT, "vocabulary": json.dumps(vocabulary), "card": json.dumps(card)}
+    if parts.injectors is not None:
+        metadata |= header_of(parts.injectors)
     with Staging(path.parent) as staging:
         save_alike(tensors, staging.path(path.name), metadata)
 
@@ -86,8 +92,8 @@ def load_bundle(
     fingerprint: str | None = None,
     keep: Keep = everything,
 ) -> tuple[CausalDiT, BrookVAE, WordEmbedder]:
-    """Load Brook from its file. With a `fingerprint`, the file must be that very one. `keep` says what stays
-    of each parameter of the DiT."""
+    """Load Brook from its file, but for its injectors. With a `fingerprint`, the file must be that very one.
+    `keep` says what stays of each parameter of the DiT."""
     try:
         if fingerprint is not None and (found := file_digest(path)) != fingerprint:
             raise WeightsError(
@@ -101,7 +107,7 @@ def load_bundle(
                 )
             vocabulary = tuple(json.loads(metadata["vocabulary"]))
             parts = build(spec, len(vocabulary))
-            for part, module in parts.named():
+            for part, module in parts._replace(injectors=None).named():
                 kept = keep if part == "dit" else everything
                 _fill(part, Filling(module, device=device, dtype=dtype, keep=kept), file, path)
     except FileNotFoundError:
@@ -118,12 +124,13 @@ def load_bundle(
 
 
 def build(spec: ModelSpec, num_words: int) -> BrookParts:
-    """Build the three networks on the meta device."""
+    """Build the networks on the meta device."""
     assert isinstance(spec.vae, BrookVAEConfig)
     assert isinstance(spec.text, BrookTextConfig)
     with empty_modules():
         text = BrookText(replace(spec.text, vocabulary=num_words))
-        return BrookParts(CausalDiT(spec.dit), BrookVAE(spec.vae), text)
+        injectors = Injectors(spec.conditions, spec.dit)
+        return BrookParts(CausalDiT(spec.dit), BrookVAE(spec.vae), text, injectors)
 
 
 def _fill(part: str, filling: Filling, file: safe_open, path: Path) -> None:

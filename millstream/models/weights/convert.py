@@ -21,6 +21,7 @@ from millstream.core.config import ModelSpec
 from millstream.core.errors import WeightsError
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
+from millstream.models.conditions.files import FILE
 from millstream.models.wan.layouts import Part
 from millstream.models.weights.files import SUFFIXES, open_shard
 from millstream.models.weights.fill import everything
@@ -95,6 +96,8 @@ def convert(
             )
         if files.tokenizer:
             _copy_tokenizer(files.tokenizer, staging)
+        if files.injectors:
+            shutil.copyfile(files.injectors, staging.path(FILE))
         after = _manifest(spec, source, parts, before)
         staging.path(MANIFEST).write_bytes(after.to_bytes())
     _remove_replaced(target, before, after)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from millstream.core.errors import WeightsError
+from millstream.models.conditions.files import conditions_in, injector_file, is_injectors
 from millstream.models.wan.layouts import Part
 from millstream.models.weights.files import SAFETENSORS, SUFFIXES, find_shards
 from millstream.models.weights.manifest import Manifest, read_manifest
@@ -30,6 +31,8 @@ class ModelFiles:
     vae: tuple[Path, ...] = ()
     text: tuple[Path, ...] = ()
     tokenizer: Path | None = None
+    injectors: Path | None = None
+    """File of what enters the DiT besides words."""
 
     @property
     def parts(self) -> dict[Part, tuple[Path, ...]]:
@@ -44,13 +47,20 @@ def locate(paths: Sequence[Path]) -> ModelFiles:
     for path in paths:
         if not path.exists():
             raise WeightsError(f"{path} does not exist; check the path")
-        parts = _parts_in_folder(path) if path.is_dir() else _part_of_file(path)
+        injectors = injector_file(path) if conditions_in(path) is not None else None
+        is_alone = is_injectors(path)
+        parts = {} if is_alone else _parts_in_folder(path) if path.is_dir() else _part_of_file(path)
         tokenizer = _find_tokenizer(path) if path.is_dir() else None
-        if not parts and not tokenizer:
+        if not parts and not tokenizer and not injectors:
             raise WeightsError(
                 f"{path} holds no part of a model; expected a Wan folder, original, diffusers or converted"
             )
-        files = replace(files, **parts, tokenizer=tokenizer or files.tokenizer)
+        files = replace(
+            files,
+            **parts,
+            tokenizer=tokenizer or files.tokenizer,
+            injectors=injectors or files.injectors,
+        )
     return files
 
 

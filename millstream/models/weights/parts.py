@@ -42,13 +42,13 @@ class DiTSize:
     layers: int
     width: int
     ffn: int
-    channels: int
+    channels_in: int
     patch: int
     text_width: int
     time_features: int
 
     def __str__(self) -> str:
-        return f"{self.layers} layers, width {self.width}, ffn {self.ffn}, {self.channels} latent channels"
+        return f"{self.layers} layers, width {self.width}, ffn {self.ffn}, {self.channels_in} latent channels"
 
 
 def recognise(names: Iterable[str]) -> tuple[Part, Layout] | None:

@@ -24,6 +24,8 @@ class ClientRates:
     previews: tuple[float, float] = (0.5, 8.0)
     """Each takes time that nobody else has asked for, and power."""
     uploads: tuple[float, float] = (1.0, 10.0)
+    images: tuple[float, float] = (1.0, 8.0)
+    """Pictures to begin from: decoding and scaling one may take a second of a core."""
     offers: tuple[float, float] = (2.0, 16.0)
     """WebRTC offers: parsing one and gathering sockets for it takes the event loop's time."""
     reading: tuple[float, float] = (0.1, 1.0)
@@ -47,6 +49,7 @@ class ClientAccount:
         self.saves = TokenBucket(*rates.saves)
         self.previews = TokenBucket(*rates.previews)
         self.uploads = TokenBucket(*rates.uploads)
+        self.images = TokenBucket(*rates.images)
         self.offers = TokenBucket(*rates.offers)
         self.reading = TokenBucket(*rates.reading)
         self.wrong_keys = TokenBucket(*rates.wrong_keys)

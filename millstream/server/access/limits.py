@@ -3,6 +3,7 @@ come in."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,23 +11,27 @@ from dataclasses import dataclass
 from millstream.core.client_messages import ProtocolError
 from millstream.server.access import shapes
 
+IMAGE = '"image"'
+"""Name of a field that holds a picture, in JSON."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientLimits:
     max_text_bytes: int = 128 * 2**10
-    """Most bytes of a text message: room for eight prompts of the longest kind."""
+    """Most bytes of a text message, without its picture: room for eight prompts of the longest kind."""
     max_values: int = 4096
     """Most values in one message or body: each list, map, number, string and field name counts."""
     max_depth: int = 32
     """Deepest nesting of lists and maps."""
     max_frame_bytes: int = 4 * 2**20
-    """Most bytes of a camera frame as it comes."""
+    """Most bytes of a picture as it comes: a camera frame, or an `image`."""
     max_frame_pixels: int = 4096 * 4096
     """Most pixels of a camera frame once decoded; read from its header before it is."""
     messages_per_s: float = 50.0
     """Text messages of any kind a second."""
     controls_per_s: float = 20.0
-    """Text messages a second that steer, `fork` and `rewind` among them."""
+    """Text messages a second that steer, `fork` and `rewind` among them; `actions` and `camera` count as
+    messages only."""
     frames_per_s: float = 120.0
     """Camera frames a second."""
     burst_s: float = 2.0
@@ -51,6 +56,24 @@ class ClientLimits:
         most = self.max_text_bytes if max_bytes is None else max_bytes
         if num_bytes > most:
             raise ProtocolError("too_large", f"a message may have {most} bytes, got {num_bytes}")
+
+    @property
+    def max_picture_text_bytes(self) -> int:
+        """Most bytes of a text message with a picture in base64."""
+        return self.max_text_bytes + 4 * math.ceil(self.max_frame_bytes / 3)
+
+    def check_message(self, message: str | bytes) -> None:
+        """Before it is read: only one with a picture may be large."""
+        holds_picture = IMAGE in message if isinstance(message, str) else IMAGE.encode() in message
+        self.check_size(message, self.max_picture_text_bytes if holds_picture else None)
+
+    def check_picture(self, image: bytes) -> None:
+        """Before it is decoded."""
+        if len(image) > self.max_frame_bytes:
+            raise ProtocolError(
+                "too_large",
+                f"a picture may have {self.max_frame_bytes} bytes, got {len(image)}: scale it down",
+            )
 
     def check_json(self, data: bytes) -> None:
         """Before it is decoded."""

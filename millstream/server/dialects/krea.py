@@ -10,8 +10,6 @@ other `status` as it is: in words.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -30,6 +28,7 @@ from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.dialect import Dialect
 from millstream.server.dialects.interpreter import END_ID, GOOD_ENDS, heed
 from millstream.server.dialects.krea_films import Films, KreaError
+from millstream.server.dialects.pictures import from_base64, picture_of
 from millstream.server.protocol.messages import encode
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
@@ -66,6 +65,8 @@ class KreaParameters(msgspec.Struct, frozen=True, kw_only=True):
     """Share of noise in pictures that are sent; below 1 announces some, as 1 leaves nothing of them."""
     image: Any = None
     """Bytes as they are, or a text in base64, as a page's canvas gives it."""
+    start_frame: Any = None
+    """Picture to begin from, alike."""
     webcam_mode: bool = False
 
     @property
@@ -192,6 +193,7 @@ class Krea(Dialect):
             steps=None if asked.num_denoising_steps is None else even_steps(asked.num_denoising_steps),
             noise_scale=asked.strength if asked.takes_pictures else None,
             input=asked.takes_pictures,
+            image=await picture_of(self._interpreter, "start_frame", asked.start_frame, self._note),
         )
         picture = None if asked.image is None else await self._picture_in(asked.image)
         if not await self._interpreter.start(ask, "jpeg", max_chunks=asked.num_blocks):
@@ -243,7 +245,7 @@ class Krea(Dialect):
             return image
         if not isinstance(image, str):
             raise ProtocolError("bad_message", "image is a picture's bytes, or a text in base64")
-        return await self._interpreter.read(len(image), lambda: picture_in(image))
+        return await self._interpreter.read(len(image), lambda: from_base64(image))
 
     def _is_new(self, what: str, value: object) -> bool:
         return value is not None and value != self._sent.get(what)
@@ -260,16 +262,6 @@ class Krea(Dialect):
     def _name(self, what: str) -> str:
         self._num_changes += 1
         return f"{what}-{self._num_changes}"
-
-
-def picture_in(image: str) -> bytes:
-    """A picture of a text in base64."""
-    try:
-        return base64.b64decode(
-            image.partition(",")[2] if image.startswith("data:") else image, validate=True
-        )
-    except (binascii.Error, ValueError):
-        raise ProtocolError("bad_message", "image is a text, but not in base64") from None
 
 
 def _texts(receipts: Sequence[Receipt]) -> list[str]:

@@ -253,7 +253,8 @@ class Scope:
         outbox = Outbox()
         server.client.offers.spend("offers")
         channel = ScopeChannel(server.hub, outbox, server.limits, server.client)
-        if not await channel.start(self._start(server, first), first, unknown + beside):
+        ask = self._start(server, first, await channel.first_picture(first))
+        if not await channel.start(ask, first, unknown + beside):
             raise await refusal_in(outbox)
         live_session = channel.interpreter.conversation.live_session
         assert live_session is not None, "a channel started without its session"
@@ -271,7 +272,7 @@ class Scope:
     async def hang_up(self, server: ServerState, words: Mapping[str, str], body: None) -> None:
         server.peers.find(words["id"], server.client.key).hang_up()
 
-    def _start(self, server: ServerState, first: ScopeParameters) -> Ask:
+    def _start(self, server: ServerState, first: ScopeParameters, picture: bytes) -> Ask:
         prompts = first.mix or (first.transition.target_prompts if first.transition else ())
         if not prompts:
             raise ProtocolError("bad_message", "initialParameters needs prompts: [{text, weight}]")
@@ -284,6 +285,7 @@ class Scope:
             steps=first.denoising_step_list,
             noise_scale=first.noise_scale,
             kv_bias=first.kv_cache_attention_bias,
+            image=picture,
             input=first.input_mode == "video",
         )
 

@@ -32,6 +32,7 @@ from millstream.core.server_messages import ErrorMessage, RecordingMessage
 from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.interpreter import GOOD_ENDS, Fields, Interpreter, heed
+from millstream.server.dialects.pictures import picture_of
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.outbox import Outbox
 from millstream.server.sessions.recordings import RecordingFailed
@@ -64,6 +65,8 @@ class ScopeParameters(msgspec.Struct, frozen=True, kw_only=True):
     pipeline_ids: tuple[str, ...] | None = None
     node_id: str | None = None
     """Which node of a graph this is for: there is one."""
+    first_frame_image: Any = None
+    """In an offer's first parameters: a picture to begin from, in base64."""
     produces_video: bool | None = None
     """As the status said it."""
 
@@ -141,6 +144,16 @@ class ScopeChannel:
         self._note_left_out(first, unknown)
         return True
 
+    async def first_picture(self, first: ScopeParameters) -> bytes:
+        """Return the picture to begin from; nothing where there is none."""
+        name = "first_frame_image"
+        return await picture_of(
+            self.interpreter,
+            name,
+            first.first_frame_image,
+            lambda words: self._outbox.put(Note(parameter=name, message=words)),
+        )
+
     async def on_message(self, data: str | bytes) -> None:
         try:
             await self._apply(await self.interpreter.read_json(data))
@@ -181,6 +194,8 @@ class ScopeChannel:
             self._outbox.put(
                 Note(parameter="input_mode", message="a session's input is chosen with its offer")
             )
+        if parameters.first_frame_image:
+            self._note_left_out(parameters, ("first_frame_image",))
         self._note_left_out(parameters, unknown)
 
     def _controls(self, asked: ScopeParameters) -> Iterator[tuple[AnyControl, object]]:

@@ -27,6 +27,8 @@ from millstream.server.access.budgets import ClientAccount
 from millstream.server.access.limits import ClientLimits
 from millstream.server.dialects.dialect import Dialect
 from millstream.server.dialects.interpreter import END_ID, Fields, heed, kind_of
+from millstream.server.dialects.pictures import picture_of
+from millstream.server.dialects.sglang_actions import actions_of
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
 from millstream.server.transport.websocket_loop import converse
@@ -39,6 +41,7 @@ MAX_NOTES = 32
 """That wait for a chunk; the oldest are forgotten first."""
 
 CHANNELS = 3
+ACTIONS = "camera_actions"
 NO_GUIDANCE = 1.0
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1000)]
@@ -197,6 +200,7 @@ class SGLang(Dialect):
             steps=None if init.num_inference_steps is None else even_steps(init.num_inference_steps),
             window=init.realtime_causal_kv_cache_num_frames,
             sink=init.realtime_causal_sink_size,
+            image=await picture_of(self._interpreter, "first_frame", init.first_frame, self._notes.append),
         )
         if not await self._interpreter.start(
             ask, init.realtime_output_format or "raw", max_chunks=init.max_chunks
@@ -204,14 +208,28 @@ class SGLang(Dialect):
             return
         guided = () if init.guidance_scale in (None, NO_GUIDANCE) else ("guidance_scale",)
         self._note_left_out(tuple(sorted((*guided, *unknown))))
-        for name in ("first_frame", "condition_inputs"):
-            if getattr(init, name):
-                self._notes.append(f"this model takes no {name}; the stream begins from the prompt alone")
+        if init.condition_inputs:
+            self._notes.append("condition_inputs mean nothing here and were left out")
 
     async def _event(self, event: SglangEvent, control_id: str) -> None:
         if event.kind == "heartbeat":  # that it is still there
             return
+        payload = event.payload
+        several = payload if event.kind == "composite_input" and isinstance(payload, dict) else {}
+        actions = payload if event.kind == ACTIONS else several.get(ACTIONS)
+        if actions is not None:
+            await self._act(actions, "" if several.get("prompt") else control_id)
+        if event.kind == ACTIONS or (actions is not None and several.get("prompt") is None):
+            return
         await self._interpreter.steer(SetPrompt(id=control_id, prompt=self._prompt(event), mode="recompute"))
+
+    async def _act(self, payload: Any, control_id: str) -> None:
+        """Keys that are held from now on; to a model that takes none, once a note."""
+        keys = self._hub.card.takes.keys
+        if keys:
+            await self._interpreter.steer(actions_of(payload, keys, control_id))
+        elif self._interpreter.unsaid((ACTIONS,)):
+            self._notes.append(f"this model takes no {ACTIONS}; the stream goes on as it was")
 
     def _prompt(self, event: SglangEvent) -> str:
         """Return the prompt of an event; note what else it asks for, or refuse it where that is all."""
@@ -226,7 +244,7 @@ class SGLang(Dialect):
             raise ProtocolError("bad_control", 'the payload of a prompt event is a text, or {"prompt": TEXT}')
         if composite:
             self._note_left_out(
-                tuple(str(name)[:40] for name in payload if name not in ("prompt", "input_types"))
+                tuple(str(name)[:40] for name in payload if name not in ("prompt", "input_types", ACTIONS))
             )
         return prompt
 

@@ -41,7 +41,9 @@ from millstream.server.dialects.interpreter import (
     heed,
     kind_of,
 )
+from millstream.server.dialects.pictures import picture_of
 from millstream.server.dialects.transitions import Transitions
+from millstream.server.dialects.vllm_omni_camera import CameraAsk, camera_of
 from millstream.server.protocol.messages import encode
 from millstream.server.sessions.hub import SessionHub
 from millstream.server.sessions.outbox import EncodedChunk, Outbox
@@ -86,6 +88,8 @@ class SessionStart(msgspec.Struct, frozen=True, kw_only=True):
     num_inference_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     guidance_scale: float | None = None
     """1 is none, which a distilled model has."""
+    image_reference: Any = None
+    """Picture to begin from: a map with a `data:` address, or base64."""
     streaming_buffer_seconds: Annotated[float, msgspec.Meta(gt=0, le=MAX_LEAD_S)] | None = None
     """How far generation may be ahead."""
 
@@ -291,6 +295,7 @@ class VLLMOmni(Dialect):
             seed=start.seed,
             steps=None if steps is None or steps > MAX_STEPS else even_steps(steps),
             lead_s=start.streaming_buffer_seconds,
+            image=await picture_of(self._interpreter, "image_reference", start.image_reference, self._note),
         )
         num_frames = video.num_frames or _frames_in(start.seconds, video.fps or card.fps)
         self._left_out = tuple(dict.fromkeys((*start.left_out, *unknown, *inner)))
@@ -305,6 +310,9 @@ class VLLMOmni(Dialect):
         event_id = named if isinstance(named, str) and named else f"event-{secrets.token_urlsafe(6)}"
         self._interpreter.limits.check_id(event_id)
         try:
+            if _is_camera(asked):
+                await self._move_camera(converted(asked, CameraAsk), event_id)
+                return
             interaction = converted(asked, Interaction)
         except ProtocolError as error:
             self._interpreter.refuse(
@@ -312,16 +320,35 @@ class VLLMOmni(Dialect):
             )
             return
         chunks = interaction.transition_chunks or 0
-        if not self._transitions.ask(event_id, max(1, chunks)):
+        if not self._is_new_event(event_id, max(1, chunks)):
+            return
+        mode: Literal["blend", "recompute"] = "blend" if chunks else "recompute"
+        switch = SetPrompt(id=event_id, prompt=interaction.event.prompt, mode=mode, chunks=max(1, chunks))
+        await self._interpreter.steer(switch)
+
+    async def _move_camera(self, asked: CameraAsk, event_id: str) -> None:
+        """To a model that takes no camera, once a note; the stream goes on."""
+        if not self._hub.card.takes.camera:
+            if self._interpreter.unsaid(("camera",)):
+                self._note("camera: this model takes none; the stream goes on as it was")
+            return
+        motion = camera_of(asked.event.multi_modal_data.camera, event_id)
+        if self._is_new_event(event_id, 1):
+            await self._interpreter.steer(motion)
+
+    def _is_new_event(self, event_id: str, chunks: int) -> bool:
+        """Return whether no event of this id waits; otherwise its client is told."""
+        is_new = self._transitions.ask(event_id, chunks)
+        if not is_new:
             twice = f"event {event_id[:40]!r} waits already; give each its own id"
             conflict = VllmError(
                 code="event_id_conflict", message=twice, request_id=self._request_id, event_id=event_id
             )
             self._outbox.put(conflict)
-            return
-        mode: Literal["blend", "recompute"] = "blend" if chunks else "recompute"
-        switch = SetPrompt(id=event_id, prompt=interaction.event.prompt, mode=mode, chunks=max(1, chunks))
-        await self._interpreter.steer(switch)
+        return is_new
+
+    def _note(self, words: str) -> None:
+        self._outbox.put(VllmNote(request_id=self._request_id, message=words))
 
     def _note_ping(self) -> None:
         self._note_sign_of_life()
@@ -380,6 +407,11 @@ class VLLMOmni(Dialect):
             request_id=self._request_id if self._interpreter.live else None,
             event_id=said.control_id or None,
         )
+
+
+def _is_camera(asked: Any) -> bool:
+    event = asked.get("event") if isinstance(asked, dict) else None
+    return isinstance(event, dict) and "multi_modal_data" in event
 
 
 def _with_sampling_params(fields: Fields) -> tuple[Fields, tuple[str, ...]]:

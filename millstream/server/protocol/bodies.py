@@ -63,6 +63,7 @@ async def limited(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
 async def read_json(request: Request, kind: type[T], max_bytes: int, sender: Sender) -> T:
     """Read a body as a `kind`. Where there is none, every field has its default."""
     data = b"".join([piece async for piece in limited(request, max_bytes)])
+    sender.limits.check_message(data)
     return await sender.read(len(data), lambda: decode_json(data or b"{}", kind, sender.limits))
 
 

@@ -37,7 +37,7 @@ from millstream.core.client_messages import (
     StopOutput,
     View,
 )
-from millstream.core.controls import AnyControl, Receipt
+from millstream.core.controls import AnyControl, Receipt, SetActions, SetCamera, SetImage
 from millstream.core.errors import MillstreamError, Overloaded, UnknownSession
 from millstream.core.server_messages import (
     BranchKept,
@@ -143,8 +143,12 @@ class Conversation:
 
     def on_disconnect(self) -> None:
         """Leave the session as the connection ends; the session and its recording go on."""
-        if self._live_session is not None and self._viewer is not None:
-            self._live_session.remove_viewer(self._viewer)
+        live_session = self._live_session
+        if live_session is None or self._viewer is None:
+            return
+        live_session.remove_viewer(self._viewer)
+        if live_session.keys.holder is self:
+            self._hub.spawn(live_session.release_keys(self))
 
     def encode(self, item: Any) -> str | bytes | list[str]:
         """An item of the outbox as messages."""
@@ -186,7 +190,9 @@ class Conversation:
 
     async def _read(self, text: str) -> AnyClientMessage:
         self._messages.spend("messages")
-        self._limits.check_size(text)
+        self._limits.check_message(text)
+        if self.state == "viewer" and len(text) > self._limits.max_text_bytes:
+            self._own()  # raises: a picture of one who may not steer is not even read
         return await self._hub.reader.read(self._client, len(text), lambda: decode(text, self._limits))
 
     async def _answer(self, message: AnyClientMessage) -> None:
@@ -203,7 +209,7 @@ class Conversation:
     async def _do(self, message: AnyClientMessage) -> None:
         match message:
             case Start():
-                self._start(message)
+                await self._start(message)
             case Attach(session=session, formats=formats):
                 self._refuse_twice()
                 self._client.check_own(session)
@@ -213,6 +219,7 @@ class Conversation:
                     session, self._client.key, client=self._client.name, has=has
                 )
                 self._watch(found, format, "owner", message)
+                self._hub.spawn(found.release_stale_keys())
             case View(view=view, formats=formats):
                 self._refuse_twice()
                 self._client.check_view(view)
@@ -264,20 +271,29 @@ class Conversation:
                 self._watch(live_session, format, "owner", message)
 
     async def _steer(self, control: AnyControl, at_chunk: int | None, *, again: bool) -> None:
-        self._controls.spend("controls")
+        if not isinstance(control, SetActions | SetCamera):  # which count as messages only
+            self._controls.spend("controls")
         live_session = self._own()
         self._limits.check_id(control.id)
+        if isinstance(control, SetImage):
+            self._spend_picture(control.image)
         known = live_session.receipts.find(control.id) if again else None
-        self._outbox.put(known or await live_session.control(control, at_chunk=at_chunk))
+        self._outbox.put(known or await live_session.control(control, at_chunk=at_chunk, by=self))
 
-    def _start(self, ask: Start) -> None:
+    async def _start(self, ask: Start) -> None:
         self._refuse_twice()
         format = choose_format(ask.formats)
         client = self._client
-        live_session = self._hub.open_asked(
+        self._spend_picture(ask.image)
+        live_session = await self._hub.open_asked(
             ask, client=client.name, key=client.key, session_id=client.session_to_open()
         )
         self._watch(live_session, format, "owner", ask)
+
+    def _spend_picture(self, image: bytes) -> None:
+        if image:
+            self._limits.check_picture(image)
+            self._client.images.spend("pictures")
 
     def _tell_rewound(self, went: Went) -> None:
         self._outbox.put(Rewound(**went.as_answer()))
@@ -395,6 +411,7 @@ def hello(card: ModelCard, limits: ClientLimits) -> Hello:
         examples=card.examples,
         moves=card.moves,
         sources=card.sources.names,
+        takes=card.takes,
     )
 
 

@@ -65,6 +65,12 @@ class ServerState:
         )
         return replace(self, client=client)
 
+    def spend_picture(self, image: bytes) -> None:
+        """Charge a picture to this client, if there is one. Raises where it is too large, or comes too soon."""
+        if image:
+            self.limits.check_picture(image)
+            self.client.images.spend("pictures")
+
     async def read(self, num_bytes: int, parse: Callable[[], T]) -> T:
         """Return `parse()` of a message of `num_bytes`, and charge its CPU time to this client."""
         return await self.hub.reader.read(self.client, num_bytes, parse)
@@ -117,6 +123,8 @@ class Endpoint:
     """One line for the reader of the schema."""
     body: type | None = None
     """Type of the body: a struct, or bytes."""
+    holds_picture: bool = False
+    """True if a body may be larger by a picture in base64."""
     reads_itself: bool = False
     """True if the handler is given the request instead of its body."""
     for_viewers: bool = False
@@ -174,8 +182,8 @@ class Endpoint:
     async def _read(self, request: Request, server: ServerState) -> Any:
         if self.reads_itself:
             return request
-        return (
-            None
-            if self.body is None
-            else await read_json(request, self.body, server.limits.max_text_bytes, server)
-        )
+        if self.body is None:
+            return None
+        limits = server.limits
+        most = limits.max_picture_text_bytes if self.holds_picture else limits.max_text_bytes
+        return await read_json(request, self.body, most, server)

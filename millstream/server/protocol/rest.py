@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from millstream.core.client_messages import MAX_CHUNK, Ask, ProtocolError
-from millstream.core.controls import AnyControl, Receipt, WeightedPrompt
+from millstream.core.controls import AnyControl, Receipt, SetImage, WeightedPrompt
 from millstream.core.errors import MillstreamError
-from millstream.core.server_messages import Defaults
+from millstream.core.server_messages import Defaults, Takes
 from millstream.server.protocol.bodies import first_bytes, limited
 from millstream.server.protocol.endpoints import Endpoint, ServerState
 from millstream.server.protocol.messages import defaults_of
@@ -115,6 +115,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     owned_by: str = "millstream"
     defaults: Defaults
     examples: tuple[str, ...]
+    takes: Takes
+    """What steers it besides words."""
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +135,11 @@ async def show_model(server: ServerState, words: Mapping[str, str], body: None) 
             "not_found", f"the model {words['model'][:40]!r} does not exist here; there is {card.name!r}"
         )
     return ModelInfo(
-        id=card.name, created=int(server.began), defaults=defaults_of(card), examples=card.examples
+        id=card.name,
+        created=int(server.began),
+        defaults=defaults_of(card),
+        examples=card.examples,
+        takes=card.takes,
     )
 
 
@@ -144,9 +150,9 @@ async def list_sessions(server: ServerState, words: Mapping[str, str], body: Non
 
 async def open_session(server: ServerState, words: Mapping[str, str], body: Ask) -> SessionInfo:
     client = server.client
-    return _info(
-        server.hub.open_asked(body, client=client.name, key=client.key, session_id=client.session_to_open())
-    )
+    server.spend_picture(body.image)
+    session_id = client.session_to_open()
+    return _info(await server.hub.open_asked(body, client=client.name, key=client.key, session_id=session_id))
 
 
 async def show_session(server: ServerState, words: Mapping[str, str], body: None) -> SessionInfo:
@@ -170,6 +176,8 @@ async def check_session(server: ServerState, words: Mapping[str, str], body: Ask
 
 async def control_session(server: ServerState, words: Mapping[str, str], body: ControlAsk) -> Receipt:
     server.limits.check_id(body.control.id)
+    if isinstance(body.control, SetImage):
+        server.spend_picture(body.control.image)
     return await server.session(words).control(body.control, at_chunk=body.at_chunk)
 
 
@@ -255,7 +263,7 @@ ENDPOINTS = (
     Endpoint(method="GET", path="/v1/models/{model}", does=show_model, answer=ModelInfo, says="The same, by its name."),
     Endpoint(method="GET", path="/v1/sessions", does=list_sessions, answer=SessionList, says="Sessions without their ids."),
     Endpoint(
-        method="POST", path="/v1/sessions", does=open_session, body=Ask, answer=SessionInfo, status=201,
+        method="POST", path="/v1/sessions", does=open_session, body=Ask, holds_picture=True, answer=SessionInfo, status=201,
         says="A new session; attach to it at /v1/stream to see it.",
     ),
     Endpoint(
@@ -269,7 +277,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="POST", path="/v1/sessions/{session}/controls", does=control_session, body=ControlAsk, answer=Receipt,
-        status=202, says="Steer it; the receipt says at which chunk that can show.",
+        holds_picture=True, status=202, says="Steer it; the receipt says at which chunk that can show.",
     ),
     Endpoint(
         method="GET", path="/v1/sessions/{session}/controls", does=list_receipts, answer=ReceiptList,

@@ -9,6 +9,7 @@ one client) and forgotten with the server; files stay.
 
 from __future__ import annotations
 
+import base64
 import secrets
 import time
 from collections import OrderedDict
@@ -39,6 +40,7 @@ MAX_UNFINISHED = 8
 MAX_SECONDS = 600
 DEFAULT_SECONDS = 4
 MAX_STEPS = 16
+REFERENCE = "input_reference"
 
 Status = Literal["queued", "in_progress", "completed", "failed"]
 
@@ -158,10 +160,10 @@ class Videos:
         self._clips: OrderedDict[str, AskedVideo] = OrderedDict()
 
     async def create_video(self, server: ServerState, words: Mapping[str, str], request: Request) -> Video:
-        fields = await read_fields(
-            request, server.limits.max_text_bytes + server.limits.max_frame_bytes, server
-        )
+        fields = await read_fields(request, server.limits.max_picture_text_bytes, server)
         asked, left_out = _asked(fields, server.hub.card.name)
+        picture = _reference(fields.get(REFERENCE))
+        server.spend_picture(picture)
         self._check_room(server.client.name)
         hub = server.hub
         stream = server.hub.card.stream
@@ -174,6 +176,7 @@ class Videos:
             steps=steps,
             wait=True,
             unattended="run",
+            image=picture,
         )
         hub.archive_of(server.client.key)  # raises where nothing is kept, before there is a session
         num_chunks = chunks_for(round(asked.seconds * stream.fps), stream)
@@ -184,7 +187,7 @@ class Videos:
                 f"seconds must be less: a session may have {most} chunks here, not {num_chunks}",
             )
         client = server.client
-        live_session = hub.open_asked(
+        live_session = await hub.open_asked(
             ask,
             client=client.name,
             key=client.key,
@@ -262,10 +265,6 @@ class Videos:
 
 def _asked(fields: dict[str, Any], model: str) -> tuple[VideoAsk, tuple[str, ...]]:
     """Checked; a form's numbers are texts, as OpenAI's `seconds` are in JSON."""
-    if fields.get("input_reference"):
-        raise ProtocolError(
-            "bad_message", "this model takes no input_reference; a video begins from its prompt alone"
-        )
     known = VideoAsk.__struct_fields__
     said = {name: value for name, value in fields.items() if name in known and value not in (None, "")}
     try:
@@ -277,9 +276,29 @@ def _asked(fields: dict[str, Any], model: str) -> tuple[VideoAsk, tuple[str, ...
     rest = sorted(
         name[:40]
         for name, value in fields.items()
-        if name not in known and value not in (None, "", b"", [], {})
+        if name not in known and name != REFERENCE and value not in (None, "", b"", [], {})
     )
     return asked, tuple(rest[:MAX_STEPS])
+
+
+def _reference(given: Any) -> bytes:
+    """Return the picture that a video begins from: a form's file, or of JSON a `data:` address."""
+    address = given.get("image_url") if isinstance(given, dict) else given
+    if isinstance(address, bytes):
+        return address
+    if not given:
+        return b""
+    head, _, data = address.partition(",") if isinstance(address, str) else ("", "", "")
+    try:
+        if head.startswith("data:"):
+            return base64.b64decode(data, validate=True)
+    except ValueError:
+        pass
+    raise ProtocolError(
+        "bad_message",
+        f'{REFERENCE} is a file of the form, or {{"image_url": "data:image/png;base64,..."}}; addresses are not '
+        "fetched, and no files are kept here",
+    )
 
 
 def _sides(size: str) -> tuple[int, int]:

@@ -56,7 +56,7 @@ async def offer_stream(server: ServerState, words: Mapping[str, str], asked: Off
 
 ENDPOINTS = (
     Endpoint(
-        method="POST", path="/v1/webrtc/offer", does=offer_stream, body=Offer, answer=SdpAnswer,
+        method="POST", path="/v1/webrtc/offer", does=offer_stream, body=Offer, holds_picture=True, answer=SdpAnswer,
         for_viewers=True,
         says="Open or join a session over WebRTC: pictures on a track, the native protocol on the channel "
              "`parameters`.",

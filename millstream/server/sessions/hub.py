@@ -19,6 +19,7 @@ from functools import lru_cache, partial
 from typing import Any, Literal, TypeVar
 
 from millstream.core.client_messages import Ask, ProtocolError
+from millstream.core.conditions import Picture
 from millstream.core.config import StreamConfig
 from millstream.core.controls import WeightedPrompt, check_prompts
 from millstream.core.errors import MillstreamError, UnknownFile
@@ -33,15 +34,17 @@ from millstream.server.sessions.file_store import FileStore
 from millstream.server.sessions.grace import Grace
 from millstream.server.sessions.host_meter import HostMeter
 from millstream.server.sessions.keeper import Keeper, Returned
-from millstream.server.sessions.live_session import Lineage, LiveSession, LiveSessionParts
+from millstream.server.sessions.live_session import Lineage, LiveSession, LiveSessionParts, about_picture
 from millstream.server.sessions.live_sessions import LiveSessions
 from millstream.server.sessions.metrics import Metrics
 from millstream.server.sessions.model_card import ModelCard
 from millstream.server.sessions.opener import ID_BYTES
 from millstream.server.sessions.outputs.destinations import Destination
 from millstream.server.sessions.outputs.outputs import Outputs
+from millstream.server.sessions.pictures import PictureFitter
 from millstream.server.sessions.restorer import SessionRestorer
 from millstream.server.sessions.threads import num_encoders, start_threads
+from millstream.serving.notices import Noted
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest
 from millstream.session.feed import LiveFeed
@@ -106,6 +109,7 @@ class SessionHub:
         self.metrics = Metrics()
         self.pool = ThreadPoolExecutor(self.limits.threads, thread_name_prefix="millstream-encode")
         self.reader = PaidReader()
+        self.pictures = PictureFitter()
         self.live_sessions = LiveSessions()
         self._closing: dict[str, str] = {}
         """Clients by the session whose connection has gone and that has not ended yet."""
@@ -122,6 +126,7 @@ class SessionHub:
             meter=self._meter,
             archive_of=self.archive_of,
             spawn=self.spawn,
+            fit=self.pictures.fit,
             state_log=self.keeper,
         )
         self.branches = Branches(service, self.live_sessions, self, max_live=self.limits.max_branches)
@@ -146,6 +151,7 @@ class SessionHub:
     def start(self) -> None:
         start_threads(self.pool, self.limits.threads)
         self.reader.start()
+        self.pictures.start()
         if self._archive is not None:
             self._archive.start()
         if self.keeper is not None:
@@ -167,6 +173,7 @@ class SessionHub:
         await self._end()
         self.pool.shutdown(cancel_futures=True)
         self.reader.close()
+        self.pictures.close()
         for kept in (self.keeper, self._archive):
             if kept is not None:
                 kept.close(hurry=not self.grace.left_s())
@@ -183,11 +190,13 @@ class SessionHub:
         source: str | None = None,
         weight: float = 1.0,
         max_chunks: int | None = None,
+        picture: Picture | None = None,
         key: Key = NAMELESS,
         session_id: str = "",
     ) -> OpenRequest:
         """A new session as it is asked for, of so many chunks where that is said. `source` names its input;
-        empty: what its owner sends. Raises what is wrong with it."""
+        empty: what its owner sends. It begins from `picture`, where there is one. Raises what is wrong with
+        it."""
         check_prompts(prompts)
         config = key.paced(config, may_lower=rate == "auto")
         return OpenRequest(
@@ -203,6 +212,7 @@ class SessionHub:
             **self.bounds | ({} if max_chunks is None else {"max_chunks": max_chunks}),
             feed=None if source is None else LiveFeed((config.height, config.width)),
             source=source or "",
+            picture=picture,
         )
 
     def open(
@@ -220,7 +230,7 @@ class SessionHub:
         journal = self.journal(request.session_id, request.config, key)
         return self.open_request(replace(request, journal=journal), client, key)
 
-    def open_asked(
+    async def open_asked(
         self,
         ask: Ask,
         *,
@@ -231,7 +241,18 @@ class SessionHub:
     ) -> LiveSession:
         """Open a session as a client asks for it."""
         terms = self.card.request_arguments(ask, key)
-        return self.open(**terms, max_chunks=max_chunks, client=client, key=key, session_id=session_id)
+        fitted = await self.pictures.fit(ask.image, terms["config"], ask.fit) if ask.image else None
+        live_session = self.open(
+            **terms,
+            max_chunks=max_chunks,
+            picture=None if fitted is None else fitted.picture,
+            client=client,
+            key=key,
+            session_id=session_id,
+        )
+        if fitted is not None and fitted.note:
+            live_session.tell(Noted(words=about_picture(fitted.note), once=True))
+        return live_session
 
     def request_asked(self, ask: Ask, key: Key = NAMELESS) -> OpenRequest:
         """Return a client's ask as the request that it is. Raises what is wrong with it."""
@@ -367,6 +388,7 @@ class SessionHub:
                     utilisation=metrics.scheduler.utilisation,
                     shared=metrics.shared.get(each.session_id, 0),
                     paused=each.session_id in metrics.paused,
+                    key_ms=live_session.key_ms,
                 )
             )
 

@@ -6,9 +6,9 @@ the viewers' outboxes. When encoding falls behind, the oldest frames that wait a
 about their chunk still comes.
 
 Its parts have state of their own: where it stands (`live_state.py`), its viewers (`viewers.py`), its
-recordings, its receipts, what is asked of it while it moves (`session_handoff.py`). Nothing else sets an
-attribute here. Knows no protocol: `server/protocol/conversation.py` and others turn what is in an outbox into
-messages."""
+recordings, its receipts, the keys that are held (`held_keys.py`), what is asked of it while it moves
+(`session_handoff.py`). Nothing else sets an attribute here. Knows no protocol:
+`server/protocol/conversation.py` and others turn what is in an outbox into messages."""
 
 from __future__ import annotations
 
@@ -16,17 +16,29 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
+
 from millstream.core import tracing
 from millstream.core.client_messages import Format, ProtocolError
 from millstream.core.config import StreamConfig
-from millstream.core.controls import AnyControl, Receipt, SetPrompt, Switch, WeightedPrompt
-from millstream.core.errors import MillstreamError, NotAllowed, UnknownSession
+from millstream.core.controls import (
+    AnyControl,
+    Pause,
+    Receipt,
+    SetActions,
+    SetImage,
+    SetPrompt,
+    Switch,
+    WeightedPrompt,
+)
+from millstream.core.errors import ControlError, MillstreamError, NotAllowed, UnknownSession
 from millstream.core.examples import near
 from millstream.core.keys import NAMELESS, Key
 from millstream.core.reading import PromptReading
@@ -35,6 +47,7 @@ from millstream.server.sessions.archive import Archive, SessionJournal
 from millstream.server.sessions.encodings import ChunkEncodings
 from millstream.server.sessions.file_store import Kept, within_quota
 from millstream.server.sessions.futures import preview
+from millstream.server.sessions.held_keys import RELEASED, HeldKeys
 from millstream.server.sessions.host_meter import HostMeter
 from millstream.server.sessions.live_state import LiveState, Status
 from millstream.server.sessions.metrics import Metrics
@@ -48,6 +61,7 @@ from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest, label
 from millstream.session.chunk import Chunk
 from millstream.video.encoding import Frames
+from millstream.video.pictures import Fit, FittedPicture
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +75,15 @@ READ_S = 30.0
 """Seconds for a kept session to be read, where a client steers it already."""
 LOOK_S = 0.01
 """From one look to the next, whether it has been read."""
+ACTIONS_ID = "actions"
+"""Id of an `actions` control whose client names none: those that wait for one chunk become one."""
 ANSWERED_S = 5.0
 """For what was asked of a session to have its answer, before it moves."""
+
+
+def about_picture(note: str) -> str:
+    """Return what viewers are sent about a picture that was fitted."""
+    return f"about your picture: {note}"
 
 
 @dataclass(slots=True)
@@ -80,6 +101,7 @@ class _BetweenChunks:
 
 
 _Incoming = Notice | _Greeting | _BetweenChunks
+FitPicture = Callable[[bytes, StreamConfig, Fit], Awaitable[FittedPicture]]
 
 
 class StateLog(Protocol):
@@ -112,6 +134,8 @@ class LiveSessionParts:
     archive_of: Callable[[Key], Archive]
     """Function that returns the archive of a key. Raises where nothing is kept."""
     spawn: Spawn
+    fit: FitPicture
+    """Function that reads a picture, or the end of a clip, as large as a stream's frames."""
     state_log: StateLog | None = None
     clock: Callable[[], float] = field(default=time.monotonic)
 
@@ -194,11 +218,14 @@ class LiveSession:
             failed=self.viewers.put,
         )
         self.receipts = KnownReceipts()
+        self.keys = HeldKeys()
         self.handoff = SessionHandoff(self.state)
         self.last_chunk: Chunk | None = None
         """The last chunk that came, without its frames."""
         self.shared = 0
         """Chunks that it had from a session that began alike, a second ago."""
+        self.key_ms: float | None = None
+        """Milliseconds from a key to its chunk, as measured last."""
         self.snapshots: deque[str] = deque(maxlen=MAX_LISTED)
         """Names of what was saved of it, the newest last; the oldest are forgotten here first."""
         self.journal_name = ""
@@ -349,18 +376,65 @@ class LiveSession:
 
     # What its owner asks for.
 
-    async def control(self, control: AnyControl, *, at_chunk: int | None = None) -> Receipt:
-        """Steer it, once it is there. What is acknowledged is logged, where controls are."""
+    async def control(
+        self, control: AnyControl, *, at_chunk: int | None = None, by: object | None = None
+    ) -> Receipt:
+        """Steer it, once it is there. What is acknowledged is logged, where controls are. `by` is the
+        connection with which keys that are held are released."""
+        await self._read()
+        arrived = self._parts.clock() if at_chunk is None else None
+        match control:
+            case SetImage():
+                control = await self._with_picture(control)
+            case SetActions(id=""):
+                control = msgspec.structs.replace(control, id=ACTIONS_ID)
+        receipt = self._parts.service.control(self.session_id, control, at_chunk=at_chunk)
+        self.receipts.queued(receipt, arrived)
+        if isinstance(control, SetActions):
+            self.keys.queued(control, receipt, arrived, by)
+        await self._log_control(control, receipt)
+        if isinstance(control, Pause) and self.keys.are_held:
+            await self.control(RELEASED)
+        return receipt
+
+    async def release_keys(self, by: object) -> None:
+        """Let go of the keys that a connection holds which is closed. Do nothing for a session that has ended
+        meanwhile."""
+        if self.keys.holder is by:
+            with suppress(MillstreamError):
+                await self.control(RELEASED)
+
+    async def release_stale_keys(self) -> None:
+        """Let go of keys that were held when the session was kept: their client has died with its server."""
+        with suppress(MillstreamError):
+            await self._read()
+            timeline = self._parts.service.timeline(self.session_id)
+            held = timeline is not None and (timeline.steering.keys or any(timeline.steering.axes))
+            if held and not self.keys.are_held:
+                await self.control(RELEASED)
+
+    async def _read(self) -> None:
+        """Wait until a kept session is read from storage. Raises where it has ended meanwhile."""
         give_up = self._parts.clock() + READ_S
         while self.is_being_read and self._parts.clock() < give_up:
             await asyncio.sleep(LOOK_S)
         self._refuse_when_ended()
-        receipt = self._parts.service.control(self.session_id, control, at_chunk=at_chunk)
-        self.receipts.queued(receipt, self._parts.clock() if at_chunk is None else None)
+
+    async def _with_picture(self, control: SetImage) -> SetImage:
+        """Return it with its file fitted to the stream. Raises what is wrong with the file."""
+        if control.picture is not None:
+            raise ControlError("picture is what a server makes of a file; send the file as image")
+        control.check()
+        fitted = await self._parts.fit(control.image, self.config, control.fit)
+        self._refuse_when_ended()
+        if fitted.note:
+            self.tell(Noted(words=about_picture(fitted.note), once=True))
+        return msgspec.structs.replace(control, image=b"", picture=fitted.picture)
+
+    async def _log_control(self, control: AnyControl, receipt: Receipt) -> None:
         if self._parts.state_log is not None:
             with counted(self._before_next):
                 await self._parts.state_log.log_control(self.session_id, control, receipt)
-        return receipt
 
     def draft(self, control: SetPrompt | None) -> None:
         """Make ahead what its owner is typing; None: nothing any more."""
@@ -486,15 +560,22 @@ class LiveSession:
         self._parts.metrics.chunk(chunk, first_s=first_s)
         phases = {f"{phase}_ms": ms for phase, ms in chunk.timing.phases_ms.items()}
         tracing.record("chunk", self.session_id, chunk.timing.total_ms / 1000, index=chunk.index, **phases)
-        for asked in self._note_applied(chunk.receipts):
+        asked_at, pressed = self._note_applied(chunk.receipts)
+        for asked in asked_at:
             self._parts.metrics.control_seconds.observe(self._parts.clock() - asked)
+        self.keys.expect(chunk.index, pressed)
         self._enqueue(chunk)
 
-    def _note_applied(self, receipts: tuple[Receipt, ...]) -> list[float]:
-        """Return when those that were to show at once were asked for."""
+    def _note_applied(self, receipts: tuple[Receipt, ...]) -> tuple[list[float], float | None]:
+        """Return when those that were to show at once were asked for, and when the oldest change of keys was,
+        if there is one."""
         for receipt in receipts:
-            self._log(f"{receipt.state} {receipt.control_id[:LOGGED]!r}", chunk=receipt.chunk_index)
-        return self.receipts.applied(receipts)
+            level = (
+                logging.DEBUG if self.keys.has_asked(receipt) else logging.INFO
+            )  # keys apply at every chunk
+            words = f"{receipt.state} {receipt.control_id[:LOGGED]!r}"
+            self._log(words, level, chunk=receipt.chunk_index)
+        return self.receipts.applied(receipts), self.keys.applied(receipts)
 
     def _enqueue(self, item: _Incoming) -> None:
         if self.ended and isinstance(item, _BetweenChunks):
@@ -556,6 +637,9 @@ class LiveSession:
             for viewer in self.viewers:
                 if viewer.format == picture.format and viewer.wants(chunk):
                     viewer.give(picture, self._encodings.opening(picture.format))
+        if (pressed := self.keys.shown(chunk.index)) is not None:
+            self.key_ms = 1000 * (self._parts.clock() - pressed)
+            self._parts.metrics.key_seconds.observe(self.key_ms / 1000)
 
     async def _greet(self, viewer: Viewer) -> None:
         """Give the last chunk again, so that a viewer who comes while nothing moves sees where things are.

@@ -42,6 +42,10 @@ class Metrics:
         self.control_seconds = self._times(
             "millstream_control_seconds", "From a control to the chunk it first shows in."
         )
+        self.key_seconds = self._times(
+            "millstream_key_seconds",
+            "From keys, mouse or gamepad to the chunk that shows them being handed to its viewers.",
+        )
 
     def chunk(self, chunk: Chunk, *, first_s: float | None) -> None:
         """A chunk has come; `first_s` after its session was opened where it is the first."""

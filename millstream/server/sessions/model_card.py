@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from millstream.core.client_messages import Ask
-from millstream.core.config import StreamConfig, parse_size
+from millstream.core.config import NO_CONDITIONS, ActionsConfig, ConditionsConfig, StreamConfig, parse_size
 from millstream.core.controls import as_mix, check_prompts
 from millstream.core.errors import ConfigError, PromptError
 from millstream.core.keys import Key
 from millstream.core.reading import PromptReading
+from millstream.core.server_messages import Takes
 from millstream.engine.engine import stream_config
 from millstream.server.sessions.sources import Sources
 from millstream.session.pacing import RateKind
@@ -31,6 +32,20 @@ class ModelCard:
     moves: bool = False
     """True if sessions can go on at another server."""
     sources: Sources = field(default_factory=Sources)
+    conditions: ConditionsConfig = NO_CONDITIONS
+    """What steers the model besides words."""
+
+    @property
+    def takes(self) -> Takes:
+        """Return what clients may send besides words."""
+        actions = self.conditions.actions or ActionsConfig()
+        return Takes(
+            image=True,
+            keys=actions.keys,
+            look=actions.look,
+            axes=actions.axes,
+            camera=self.conditions.camera,
+        )
 
     def request_arguments(self, ask: Ask, key: Key) -> dict[str, Any]:
         """Return a client's ask as the arguments of `SessionHub.request`. Raises what is wrong with it."""

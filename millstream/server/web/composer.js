@@ -40,6 +40,10 @@ export class Composer {
     return this.modes.querySelector(":checked").value;
   }
 
+  get blendChunks() {
+    return Number(this.blend.value) || 1;
+  }
+
   /** By place, from 1. */
   chooseMode(place) {
     this.modes.querySelectorAll("input")[place - 1].checked = true;
@@ -115,7 +119,7 @@ export class Composer {
   }
 
   #said(mode, prompt = this.text) {
-    return { prompt, mode, chunks: Number(this.blend.value) || 1 };
+    return { prompt, mode, chunks: this.blendChunks };
   }
 
   #typed() {

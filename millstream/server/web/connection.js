@@ -93,6 +93,11 @@ export class Connection extends EventTarget {
     return true;
   }
 
+  /** Say what is of this moment alone: it is not said again elsewhere. */
+  sendNow(message) {
+    return this.#live && this.#say(message);
+  }
+
   /** One camera frame; left out when the line is busy. */
   sendFrame(blob) {
     const ready = this.#live && this.#socket?.readyState === WebSocket.OPEN;

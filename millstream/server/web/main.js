@@ -1,11 +1,13 @@
 /** The page: finds its elements and ties the parts together. Each part explains itself; what they say is in `strings.js`. */
 
+import { Actions } from "./actions.js";
 import { Branches } from "./branches.js";
 import { Composer } from "./composer.js";
 import { whyNotInstead } from "./door.js";
 import { canPlayFragments } from "./fragments.js";
 import { Elsewhere } from "./elsewhere.js";
 import { Futures } from "./futures.js";
+import { GivenPicture } from "./given.js";
 import { Keeping } from "./keeping.js";
 import * as memory from "./memory.js";
 import { Midi } from "./midi.js";
@@ -44,7 +46,7 @@ const timeline = new Timeline(
 );
 const meters = new Meters({
   fps: $("meter-fps"), continuity: $("meter-continuity"), latency: $("meter-latency"), ahead: $("meter-ahead"),
-  network: $("meter-network"), viewers: $("meter-viewers"), hudFps: $("hud-fps"),
+  network: $("meter-network"), viewers: $("meter-viewers"), key: $("meter-key"), hudFps: $("hud-fps"),
   phases: $("phases"), phasesTotal: $("phases-total"), phasesBar: $("phases-bar"), phasesLegend: $("phases-legend"),
 });
 const composer = new Composer(
@@ -101,7 +103,20 @@ const source = new SourceChoice(
     onTrouble: (text) => stage.say(text),
   },
 );
-const newStream = new NewStream({ size: $("size"), fps: $("fps"), wait: $("wait") }, source);
+const given = new GivenPicture(
+  {
+    box: $("given"), thumb: $("given-thumb"), whole: $("given-whole"), remove: $("given-remove"), cut: $("given-cut"),
+    blend: $("given-blend"), add: $("add-picture"), file: $("picture-file"), stills: $("stills"), camera: $("still-camera"), fromFrame: $("still-frame"),
+    stage: $("stage"),
+  },
+  {
+    onUse: (image, mode) => change({ type: "image", ...image, mode, chunks: composer.blendChunks }),
+    onTrouble: toast,
+    frameNow: () => stage.shown,
+  },
+);
+const newStream = new NewStream({ size: $("size"), fps: $("fps"), wait: $("wait") }, source, given);
+const actions = new Actions({ frame: $("frame"), pads: $("pads"), hint: $("look-hint") }, (now) => stream.act(now));
 
 new Midi(
   { status: $("midi-status"), connect: $("midi-connect"), learn: $("midi-learn"), list: $("midi-bindings") },
@@ -118,6 +133,7 @@ let newest = NOTHING;
 let dropped = 0;
 let lacksFrames = false; // a camera or a file that it restyles is gone, as after a reload
 let stalled_s = 0;
+let beginsFromPicture = false; // the stream that was asked for
 let watched = null; // by a link: it may be moved to another branch
 
 // What a person asks for.
@@ -145,7 +161,8 @@ async function start(prompt, instead = {}) {
 /** A stream of one's own goes on where the server would refuse what is to come in its place. */
 async function staysAsItIs(asked) {
   const own = stream.running && !stream.watching && stream.live.session;
-  const obstacle = own && (await whyNotInstead(own, asked, stream.key));
+  const { image: _, ...rest } = asked; // is no matter of room
+  const obstacle = own && (await whyNotInstead(own, rest, stream.key));
   if (!obstacle || stream.live?.session !== own) return false;
   composer.say(strings.goesOn(obstacle), "bad");
   $("new-stream").open = true; // where something else can be asked for
@@ -202,6 +219,7 @@ function begin(opening) {
   source.rest();
   lacksFrames = false;
   promptInForce = opening.prompt ?? "";
+  beginsFromPicture = opening.image !== undefined;
   [newest, dropped, stalled_s] = [NOTHING, 0, 0];
   stream.open({ ...opening, formats: formats() });
 }
@@ -210,6 +228,7 @@ function change(control) {
   const sent = stream.steer(control);
   if (sent) timeline.queue(sent.id, sent.name, null);
   else composer.say(strings.notSent(), "bad");
+  return sent !== null;
 }
 
 function preview() {
@@ -225,10 +244,14 @@ const formats = () => ($("format").value === "mp4" && canPlayFragments() ? ["mp4
 
 // What the server says.
 
-stream.addEventListener("hello", ({ detail: { model, defaults, examples, sources } }) => {
+stream.addEventListener("hello", ({ detail: { model, defaults, examples, sources, takes } }) => {
   $("model").textContent = model;
   composer.offer(examples);
   source.offer(sources ?? []);
+  given.offer(view === null && takes?.image === true);
+  actions.offer(view === null ? takes : undefined);
+  $("meter-key").parentElement.hidden = !actions.takesKeys;
+  shortcuts.describe($("keys"), actions.takesKeys ? strings.steeringKeys(takes.keys) : null);
   if (stream.live) return;
   const { seed, ...rest } = defaults; // each new stream has noise of its own
   steering.show(rest, source);
@@ -250,6 +273,8 @@ stream.addEventListener("live", ({ detail: { format, config, note } }) => {
   newStream.show(config);
   steering.show(config, source);
   composer.say(""); // of a connection that was lost
+  if (beginsFromPicture) given.clear();
+  beginsFromPicture = false;
   if (config.input && source.sendsFrames) sendFrames();
   lacksFrames = config.input && !source.sendsFrames && view === null;
   if (lacksFrames) stage.say(strings.lacksFrames(), { action: "Use the camera", act: () => source.useCamera() });
@@ -285,6 +310,8 @@ stream.addEventListener("stats", ({ detail }) => {
   standing.strain(stalledNow > MAX_STALL_S && detail.utilisation >= 1);
 });
 
+stream.addEventListener("acted", ({ detail }) => meters.key(detail.seconds));
+stream.addEventListener("untaken", ({ detail: { code, message } }) => (code === "too_fast" ? actions.sendAgain() : toast(message)));
 stream.addEventListener("network", ({ detail }) => meters.network(detail.ms));
 stream.addEventListener("fault", ({ detail }) => toast(detail.message));
 
@@ -320,6 +347,8 @@ stream.addEventListener("phase", ({ detail }) => {
   $("pause-label").textContent = phase === "paused" ? "Resume" : "Pause";
   $("pause").setAttribute("aria-pressed", phase === "paused");
   $("pause-icon").setAttribute("href", `icons.svg#${phase === "paused" ? "play" : "pause"}`);
+  actions.setRunning(phase === "live" && !stream.watching);
+  given.setRunning({ running: stream.running, hasPicture: stream.hasPicture });
   for (const id of ["record", "save", "share", "fork", "cut", "pause", "stop"]) $(id).disabled = !stream.running;
   composer.setRunning(stream.running || phase === "lost");
   standing.show(detail);
@@ -335,6 +364,7 @@ function onFrame(at) {
 }
 
 function onChunk(header) {
+  $("still-frame").disabled = false;
   $("soon").hidden = true;
   timeline.show(header.index);
   stream.shown(header);
@@ -371,7 +401,6 @@ $("restart").addEventListener("click", () => startOver());
 $("stop").addEventListener("click", () => stream.stop());
 $("key").addEventListener("change", useKey);
 
-shortcuts.describe($("keys"));
 shortcuts.listen({ theme: toggleTheme, help, fullscreen });
 if (view === null) {
   shortcuts.listen({

@@ -12,6 +12,8 @@ export class Meters {
   #drawn = [];
   #phases = {};
   #latencies = [];
+  #key = null;
+  #keyOnServer_ms = null; // its part of it
 
   constructor(elements) {
     this.elements = elements;
@@ -36,6 +38,12 @@ export class Meters {
     this.#write("latency", `${median.toFixed(2)} s`);
   }
 
+  /** From a key to what it does on the screen. */
+  key(seconds) {
+    this.#key = seconds;
+    this.#writeKey();
+  }
+
   /** Twice a second or so. */
   refresh({ fps, ahead_s, playing }) {
     this.#write("fps", playing ? `${this.rate().toFixed(1)} of ${fps}` : "–");
@@ -43,7 +51,9 @@ export class Meters {
     this.#write("ahead", playing ? `${ahead_s.toFixed(1)} s` : "–");
   }
 
-  stats({ continuity, viewers }) {
+  stats({ continuity, viewers, key_ms }) {
+    this.#keyOnServer_ms = key_ms ?? null;
+    this.#writeKey();
     this.#write("continuity", continuity == null ? "–" : `${(100 * continuity).toFixed(1)} %`);
     this.#write("viewers", viewers ?? "–");
   }
@@ -70,8 +80,9 @@ export class Meters {
     this.#drawn = [];
     this.#phases = {};
     this.#latencies = [];
+    this.#key = this.#keyOnServer_ms = null;
     this.elements.phases.hidden = true;
-    for (const name of ["fps", "continuity", "latency", "ahead", "viewers"]) this.#write(name, "–");
+    for (const name of ["key", "fps", "continuity", "latency", "ahead", "viewers"]) this.#write(name, "–");
   }
 
   #smooth({ phases_ms, total_ms }) {
@@ -90,6 +101,11 @@ export class Meters {
     const rest = spent - large.reduce((sum, [, ms]) => sum + ms, 0);
     large.sort(([one], [other]) => ORDER.indexOf(one) - ORDER.indexOf(other));
     return rest >= MIN_SHARE * spent ? [...large, ["other", rest]] : large;
+  }
+
+  #writeKey() {
+    const server = this.#keyOnServer_ms === null ? "" : `, ${(this.#keyOnServer_ms / 1000).toFixed(2)} s of it there`;
+    this.#write("key", this.#key === null ? "–" : `${this.#key.toFixed(2)} s${server}`);
   }
 
   #write(name, text) {

@@ -1,5 +1,5 @@
 /**
- * What a new stream is asked to be besides its knobs: size, frame rate, source, whether it may wait. Of a stream that one comes to,
+ * What a new stream is asked to be besides its knobs: size, frame rate, source, picture, whether it may wait. Of a stream that one comes to,
  * as after a reload, it shows what that was asked to be, so that who starts over gets the same.
  */
 
@@ -8,8 +8,8 @@ import * as strings from "./strings.js";
 export class NewStream {
   #follows = false;
 
-  constructor({ size, fps, wait }, source) {
-    Object.assign(this, { size, fps, wait, source });
+  constructor({ size, fps, wait }, source, given) {
+    Object.assign(this, { size, fps, wait, source, given });
   }
 
   /** What a server has where nothing else is said. */
@@ -38,6 +38,7 @@ export class NewStream {
       wait: this.wait.checked,
       input: this.source.sendsFrames,
       ...(this.source.named && { source: this.source.named }),
+      ...this.given.choices,
     };
   }
 }

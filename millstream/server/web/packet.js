@@ -16,7 +16,14 @@ export function splitParts(header, payload) {
   return (header.sizes ?? []).map((size) => payload.subarray(begin, (begin += size)));
 }
 
+/** Of the control that says which keys are held: one applies at nearly every chunk, and is no change to be told of. */
+export const ACTIONS_ID = "actions";
+
 /** What the receipts of a chunk say: the ids of the controls that first show in it. */
 export function controlsIn(header) {
-  return (header.receipts ?? []).map((receipt) => receipt.control_id);
+  return (header.receipts ?? []).map((receipt) => receipt.control_id).filter((id) => id !== ACTIONS_ID);
+}
+
+export function showsActions(header) {
+  return (header.receipts ?? []).some((receipt) => receipt.control_id === ACTIONS_ID);
 }

@@ -26,6 +26,7 @@ const PRESSES_ITSELF = "button, a, summary, input"; // Space on these means what
 /** @param actions name → function, the names being those of `TABLE`; keys of other names do nothing */
 export function listen(actions) {
   document.addEventListener("keydown", (event) => {
+    if (event.defaultPrevented) return; // it steers
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches(TYPING)) return;
     if (document.querySelector("dialog[open]")) return;
     if (event.key === " " && event.target.matches(PRESSES_ITSELF)) return;
@@ -36,8 +37,10 @@ export function listen(actions) {
   });
 }
 
-export function describe(list) {
-  for (const { keys, shown, says } of TABLE) {
+/** @param steering a row before all others, {shown, says}; null: none */
+export function describe(list, steering = null) {
+  list.replaceChildren();
+  for (const { keys, shown, says } of steering ? [steering, ...TABLE] : TABLE) {
     const [term, meaning] = [document.createElement("dt"), document.createElement("dd")];
     const key = document.createElement("kbd");
     key.textContent = shown ?? keys[0].toUpperCase();

@@ -23,6 +23,11 @@ export class Stage {
     return this.#player?.ahead_s ?? 0;
   }
 
+  /** What is on the screen, to be drawn. */
+  get shown() {
+    return this.#format === "mp4" ? this.video : this.picture;
+  }
+
   /** Get ready for a stream. One that comes back keeps its picture and what it has buffered. */
   prepare({ format, width, height, fps, lead_s }, listeners) {
     this.frame.parentElement.style.setProperty("--ratio", width / height);
@@ -75,6 +80,6 @@ export class Stage {
     if (this.#calm.matches || now - this.#glowAt < GLOW_EVERY_MS) return;
     this.#glowAt = now;
     const { width, height } = this.glow;
-    this.glow.getContext("2d").drawImage(this.#format === "mp4" ? this.video : this.picture, 0, 0, width, height);
+    this.glow.getContext("2d").drawImage(this.shown, 0, 0, width, height);
   }
 }

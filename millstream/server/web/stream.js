@@ -4,11 +4,11 @@
  * Phases: connecting, idle (greeted, nothing wanted yet), waiting, live, paused, lost, refused, ended.
  * Events: `phase` {phase, …}; `packet`, `hello`, `live`, `rate`, `stats`, `recording`, `saved`, `forked`, `kept`, `previews` as the server
  * sent them; and
- * for each control `queued`, `applied`, `seen` or `rejected`, with {id, name, control, chunk, …}; `network` {ms}; `fault` {message}.
+ * for each control `queued`, `applied`, `seen` or `rejected`, with {id, name, control, chunk, …}; of keys `acted` {seconds} and `untaken` {code, message}; `network` {ms}; `fault` {message}.
  */
 
 import { Connection } from "./connection.js";
-import { controlsIn } from "./packet.js";
+import { ACTIONS_ID, controlsIn, showsActions } from "./packet.js";
 import * as strings from "./strings.js";
 
 const FORWARDED = ["packet", "live", "rate", "stats", "recording", "saved", "outputs", "forked", "kept", "previews"];
@@ -26,6 +26,7 @@ export class Stream extends EventTarget {
   hasPicture = false;
   #paused = false;
   #newest = -1; // the number of the last chunk
+  #actions = []; // {at, chunk} of keys that are not on the screen yet; at most MAX_SENT
   #noted = new Set(); // what was told
   #repeats = false; // whether notes that come now may have been told before
 
@@ -53,6 +54,7 @@ export class Stream extends EventTarget {
     if (this.#line === null || this.#line.wanted) this.#newLine();
     this.#sent.clear();
     this.#newest = -1;
+    this.#actions = [];
     this.#setPhase("connecting");
     this.#line.begin(opening);
   }
@@ -81,6 +83,14 @@ export class Stream extends EventTarget {
     this.#sent.set(id, { id, control, name: strings.control(control), askedAt: performance.now(), applied: false });
     if (this.#sent.size > MAX_SENT) this.#sent.delete(this.#sent.keys().next().value);
     return this.#sent.get(id);
+  }
+
+  /** Keys, mouse and gamepad as they are now; what is lost with the line is not said again. */
+  act(actions) {
+    if (this.phase !== "live" || this.watching) return;
+    this.#line.sendNow({ type: "control", control: { ...actions, type: "actions", id: ACTIONS_ID } });
+    this.#actions.push({ at: performance.now(), chunk: null });
+    if (this.#actions.length > MAX_SENT) this.#actions.shift();
   }
 
   /** What may be asked for next: an idle server makes it ahead. */
@@ -117,6 +127,7 @@ export class Stream extends EventTarget {
   /** A chunk is on the screen: the person has seen what its controls did. */
   shown(header) {
     this.hasPicture = true;
+    if (showsActions(header)) this.#showActions(header.index);
     for (const id of controlsIn(header)) {
       const sent = this.#sent.get(id);
       if (!sent) continue;
@@ -124,6 +135,13 @@ export class Stream extends EventTarget {
       if (sent.control.type === "resume") continue; // no picture of its own
       this.#tell("seen", { ...sent, chunk: header.index, seconds: (performance.now() - sent.askedAt) / 1000 });
     }
+  }
+
+  /** Timed from the first of those that this chunk shows. */
+  #showActions(index) {
+    const shown = this.#actions.filter(({ chunk }) => chunk !== null && chunk <= index);
+    this.#actions = this.#actions.filter((each) => !shown.includes(each));
+    if (shown.length) this.#tell("acted", { seconds: (performance.now() - shown[0].at) / 1000 });
   }
 
   #newLine() {
@@ -183,7 +201,10 @@ export class Stream extends EventTarget {
   }
 
   #receipt({ control_id, state, chunk_index }) {
-    if (state === "applied") this.#applied(control_id, chunk_index);
+    if (control_id === ACTIONS_ID) {
+      const asked = state === "queued" && this.#actions.find(({ chunk }) => chunk === null);
+      if (asked) asked.chunk = chunk_index;
+    } else if (state === "applied") this.#applied(control_id, chunk_index);
     else if (this.#sent.has(control_id)) this.#tell("queued", { ...this.#sent.get(control_id), chunk: chunk_index });
   }
 
@@ -217,7 +238,10 @@ export class Stream extends EventTarget {
   #error({ code, message, control_id }) {
     const sent = this.#sent.get(control_id);
     this.#sent.delete(control_id);
-    if (sent) this.#tell("rejected", { ...sent, code, message });
+    if (control_id === ACTIONS_ID) {
+      this.#actions = this.#actions.filter((each, i, all) => i !== all.findIndex(({ chunk }) => chunk === null));
+      this.#tell("untaken", { code, message });
+    } else if (sent) this.#tell("rejected", { ...sent, code, message });
     else if (this.live) this.#tell("fault", { code, message });
   }
 

@@ -65,6 +65,20 @@ export const lacksFrames = () =>
   "This stream restyles a camera or a file of yours, and a page that is loaded again has neither: choose one, and it goes on.";
 export const noFile = (file) => `${file.name} is not a video or picture that this browser can play.`;
 
+export const noPicture = (file) => `${file.name} is not a picture that this browser can read.`;
+export const noFrame = () => "There is no picture to take yet.";
+const KEYS = { up: "Arrow up", left: "Arrow left", down: "Arrow down", right: "Arrow right" };
+const shortKey = (name) => ({ up: "↑", left: "←", down: "↓", right: "→" })[name] ?? capital(name);
+export const lookHint = (byFinger) => (byFinger ? "Drag to look around" : "Click to look around; Esc frees the mouse");
+export const steered = () => "The stream: keys steer it";
+/** A row of the help. */
+export const steeringKeys = (names) => ({
+  shown: names.map(shortKey).join(" ") || "Mouse, gamepad",
+  says: "held, they steer the picture, whatever else they do here; not while you type",
+});
+/** A key on the screen, to those who hear it. */
+export const key = (name) => KEYS[name] ?? `Key ${capital(name)}`;
+
 export const noMidi = () => "This browser offers no MIDI here: use Chrome, Edge or Firefox, over HTTPS or on the server's machine.";
 export const midiRefused = (error) =>
   error.name === "NotAllowedError" || error.name === "SecurityError"
@@ -91,6 +105,8 @@ export function control(control) {
       return `noise ${Math.round(100 * control.noise_scale)}%`;
     case "window":
       return `window ${control.window}`;
+    case "image":
+      return control.mode === "blend" ? "blend to your picture" : "your picture";
     case "kv_bias":
       return `past ${Math.round(100 * control.kv_bias)}%`;
     default:

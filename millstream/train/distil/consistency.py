@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from millstream.core.schedule import FULL, even_steps, noise_levels
+from millstream.models.entries import Entries
 from millstream.train.distil.row_randomness import RowRandomness
 from millstream.train.distil.training_rows import (
     ClipBatch,
@@ -69,13 +70,23 @@ class ConsistencyDistillation(Distillation):
         place_BK = (lots.uniform("place", self._chunks) * self._options.teacher_steps).long()
         here_BF, next_BF = (self._per_frame(self._grid[place_BK + ahead]) for ahead in (0, 1))
         noisy = at_levels(batch.clean_BFCYX, lots.noise(batch.clean_BFCYX.shape[1:], epoch=NOISE), here_BF)
-        flow = self._taught(past, past_BF, noisy, here_BF, batch.text_BSE)
+        entries = self._setting.entries(batch.actions_BFA)
+        flow = self._taught(past, past_BF, noisy, here_BF, batch.text_BSE, entries)
         further = noisy - per_pixel(here_BF - next_BF) / FULL * flow
         said = forced_flows(
-            self._student.predictor, past, further, next_BF, batch.text_BSE, self._sequence, past_BF
+            self._student.predictor, past, further, next_BF, batch.text_BSE, self._sequence, past_BF, entries
         )
         wanted = clean_estimate(further, next_BF, said)
-        return training_rows(past, noisy, here_BF, batch.text_BSE, wanted, self._sequence, context_BF=past_BF)
+        return training_rows(
+            past,
+            noisy,
+            here_BF,
+            batch.text_BSE,
+            wanted,
+            self._sequence,
+            context_BF=past_BF,
+            entries=entries,
+        )
 
     def _along(
         self, batch: ClipBatch, lots: RowRandomness, past: Tensor, past_BF: Tensor, *, share: float
@@ -87,7 +98,8 @@ class ConsistencyDistillation(Distillation):
         shift = self._options.shift
         level_BF = spread_levels(lots.uniform("levels", self._chunks), frames, shift, margin=MARGIN)
         noisy = at_levels(batch.clean_BFCYX, lots.noise(batch.clean_BFCYX.shape[1:], epoch=NOISE), level_BF)
-        taught = self._taught(past, past_BF, noisy, level_BF, batch.text_BSE)
+        entries = self._setting.entries(batch.actions_BFA)
+        taught = self._taught(past, past_BF, noisy, level_BF, batch.text_BSE, entries)
         both, levels = forced_input(past, noisy, level_BF, self._sequence, past_BF)
         context = both.shape[1] - noisy.shape[1]
         still = both.new_zeros(both[:, :context].shape)
@@ -96,16 +108,28 @@ class ConsistencyDistillation(Distillation):
             torch.cat([still, taught], dim=1),
             torch.cat([levels.new_zeros(levels[:, :context].shape), moving], dim=1),
         )
-        found = self._student.predictor.changing_flows(both, levels, batch.text_BSE, self._sequence, along)
+        entered = self._sequence.entered(entries)
+        found = self._student.predictor.changing_flows(
+            both, levels, batch.text_BSE, self._sequence, along, entered
+        )
         flow, change = (each[:, context:] for each in found)
         off = flow - taught + share * per_pixel(level_BF) / FULL * change
         size = off.square().mean(dim=(1, 2, 3, 4), keepdim=True).sqrt()
-        return FlowRows(both, levels, batch.text_BSE, flow - off / (size + CALM), None, self._sequence)
+        wanted = flow - off / (size + CALM)
+        return FlowRows(both, levels, batch.text_BSE, wanted, None, self._sequence, entered)
 
-    def _taught(self, past: Tensor, past_BF: Tensor, noisy: Tensor, level_BF: Tensor, text: Tensor) -> Tensor:
+    def _taught(
+        self,
+        past: Tensor,
+        past_BF: Tensor,
+        noisy: Tensor,
+        level_BF: Tensor,
+        text: Tensor,
+        entries: Entries,
+    ) -> Tensor:
         """Return the guided teacher's flow."""
         asked, without = (
-            forced_flows(self._teacher, past, noisy, level_BF, prompt, self._sequence, past_BF)
+            forced_flows(self._teacher, past, noisy, level_BF, prompt, self._sequence, past_BF, entries)
             for prompt in (text, self._setting.no_prompt(len(text)))
         )
         return guided_flow(asked, without, self._options.guidance)

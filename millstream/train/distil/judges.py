@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.train.distil.training_rows import forced_flows
 from millstream.train.noising import Noised, clean_estimate
 from millstream.train.parallel.learner import ModuleLearner
@@ -48,6 +49,8 @@ class Judged(NamedTuple):
     past_BFCYX: Tensor
     seen: Noised
     text_BSE: Tensor
+    entries: Entries = NO_ENTRIES
+    """What enters beside the frames of the past, the judged ones at its end."""
 
 
 class Judging(Protocol):
@@ -74,19 +77,23 @@ class Judges:
 
     @torch.no_grad()
     def pull(self, judged: Judged, view: StreamView, guidance: float) -> Tensor:
-        clean, past, seen, text = judged
+        clean, past, seen, text, entries = judged
 
         def flows(model: Predictor, text_BSE: Tensor) -> Tensor:
-            return forced_flows(model, past, seen.noisy, seen.level_BF, text_BSE, view.sequence)
+            return forced_flows(
+                model, past, seen.noisy, seen.level_BF, text_BSE, view.sequence, entries=entries
+            )
 
         without = flows(self._teacher, self._no_prompt_SE.to(text).expand_as(text))
         wanted = guided_flow(flows(self._teacher, text), without, guidance)
         return pulled(clean, seen, wanted, flows(self._critic.predictor, text), view.unjudged)
 
     def learn(self, judged: Judged, view: StreamView, may_step: MayStep) -> LearntStep:
-        clean, past, seen, text = judged
+        clean, past, seen, text, entries = judged
         both, levels = forced_input(past, seen.noisy, seen.level_BF, view.sequence)
-        rows = FlowRows(both, levels, text, seen.noise - clean, None, view.sequence)
+        rows = FlowRows(
+            both, levels, text, seen.noise - clean, None, view.sequence, view.sequence.entered(entries)
+        )
         return self._critic.learn(rows, may_step)
 
     def set_rate(self, lr: float) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from millstream.models import sampler
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.train.distil.judges import MARGIN, Judged, Judging, StreamView
 from millstream.train.distil.row_randomness import RowRandomness
 from millstream.train.distil.training_rows import (
@@ -63,6 +64,8 @@ class Painted:
     guidance: float
     shown: tuple[Tensor, Tensor] | None = None
     """Past as the student saw it, and its noise levels [B, F], where it was not the clean one."""
+    entries: Entries = NO_ENTRIES
+    """What enters beside the frames of the past."""
 
 
 class Painting(Protocol):
@@ -125,17 +128,28 @@ class MatchingDistillation(Distillation):
         sequence = painted.made.sequence
         start = painted.starts
         level_BF = painted.level_BF
-        flow = forced_flows(self._student.predictor, past, start, level_BF, painted.text, sequence, past_BF)
+        entries = painted.entries
+        flow = forced_flows(
+            self._student.predictor, past, start, level_BF, painted.text, sequence, past_BF, entries
+        )
         mine = clean_estimate(start, level_BF, flow)
         wanted = self._judges.pull(self._judged(mine, painted, lots), painted.judged, painted.guidance)
         rows = training_rows(
-            past, start, level_BF, painted.text, wanted, sequence, context_BF=past_BF, factor=0.5
+            past,
+            start,
+            level_BF,
+            painted.text,
+            wanted,
+            sequence,
+            context_BF=past_BF,
+            factor=0.5,
+            entries=entries,
         )
         return self._student.learn(rows, may_step)
 
     def _judged(self, clean: Tensor, painted: Painted, lots: RowRandomness) -> Judged:
         seen = lots.noised(clean, painted.judged.alike, self._options.shift, epoch=JUDGED, margin=MARGIN)
-        return Judged(clean, painted.past, seen, painted.text)
+        return Judged(clean, painted.past, seen, painted.text, painted.entries)
 
 
 def clip_views(setting: DistilSetting, options: DMDOptions) -> list[StreamView]:
@@ -167,10 +181,11 @@ class ClipPainting:
         levels = self._setting.levels
         shown = self._shown(clip, lots)
         past, past_BF = shown or (clip, None)
+        entries = self._setting.entries(batch.actions_BFA).frames(slice(0, self._options.window))
 
         def flow(start: Tensor, level_BF: Tensor) -> Tensor:
             return forced_flows(
-                self._student, past, start, level_BF, batch.text_BSE, self._view.sequence, past_BF
+                self._student, past, start, level_BF, batch.text_BSE, self._view.sequence, past_BF, entries
             )
 
         starts, clean = painted_steps(
@@ -187,6 +202,7 @@ class ClipPainting:
             judged=self._view,
             guidance=self._options.guidance,
             shown=shown,
+            entries=entries,
         )
 
     def states(self) -> Iterator[ParameterState]:

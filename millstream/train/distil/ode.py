@@ -17,6 +17,7 @@ from torch import Tensor
 
 from millstream.core.schedule import even_steps, noise_levels
 from millstream.models import sampler
+from millstream.models.entries import Entries
 from millstream.train.distil.row_randomness import RowRandomness
 from millstream.train.distil.training_rows import (
     NO_CROSS,
@@ -73,12 +74,20 @@ class ODEDistillation(Distillation):
             lots.noise(shape, epoch=PATH, chunk=max(0, chunk), step=step)
             for step in range(len(self._setting.levels))
         ]
-        wanted = self._teach(context, noises[0], batch.text_BSE)
+        entries = self._setting.entries(batch.actions_BFA).frames(slice(0, sequence.num_frames))
+        wanted = self._teach(context, noises[0], batch.text_BSE, entries)
         shown, shown_BF = self._forced(context, lots)
 
         def flow(start: Tensor, level_BF: Tensor) -> Tensor:
             return forced_flows(
-                self._student.predictor, shown, start, level_BF, batch.text_BSE, sequence, shown_BF
+                self._student.predictor,
+                shown,
+                start,
+                level_BF,
+                batch.text_BSE,
+                sequence,
+                shown_BF,
+                entries,
             )
 
         starts, _ = painted_steps(flow, self._setting.levels, noises.__getitem__)
@@ -93,9 +102,10 @@ class ODEDistillation(Distillation):
             sequence,
             context_BF=shown_BF.repeat(count, 1),
             factor=count,  # the steps' errors are summed, and rows' are averaged
+            entries=entries.repeated(count),
         )
 
-    def _teach(self, context: Tensor, noise: Tensor, text: Tensor) -> Tensor:
+    def _teach(self, context: Tensor, noise: Tensor, text: Tensor, entries: Entries) -> Tensor:
         """Compute where the guided teacher goes from `noise`, given the clean frames before it."""
         prompts = torch.cat([text, self._setting.no_prompt(len(text))])
         shape = (2 * len(noise), *noise.shape[1:])
@@ -107,7 +117,7 @@ class ODEDistillation(Distillation):
             dtype=self._setting.paints_in,
         )
         guided = Guided(PromptedFlow(self._teacher.flow, prompts), self._options.guidance)
-        return guided_end(guided, context, noise, self._path, ring, NO_CROSS)
+        return guided_end(guided, context, noise, self._path, ring, NO_CROSS, entries)
 
     def _forced(self, context: Tensor, lots: RowRandomness) -> tuple[Tensor, Tensor]:
         """The context as the student is shown it, and the noise level of each of its frames."""

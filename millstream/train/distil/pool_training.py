@@ -106,6 +106,7 @@ class PoolTraining:
             no_prompt_SE=self._read(torch.full_like(pool.ids_KWS[0, :1], PAD))[0],
             paints_in=working_dtype(device),
             device=device,
+            injectors=copy.deepcopy(teacher.injectors).requires_grad_(requires_grad=False),
         )
         judge = copy.deepcopy(teacher.dit)
         prepare_blocks(judge, "none", backend=backend)
@@ -151,7 +152,10 @@ class PoolTraining:
         captions = self._captions(step)
         mine = [captions[number] for number in self._numbers]
         clips = [caption // self._pool.ids_KWS.shape[1] for caption in mine]
-        return ClipBatch(self._seed, mine, self._pool.latents_KFCYX[clips].float(), self._text_of(mine))
+        held = self._pool.actions_KFA
+        actions = None if held is None else held[clips].float()
+        latents = self._pool.latents_KFCYX[clips].float()
+        return ClipBatch(self._seed, mine, latents, self._text_of(mine), actions)
 
     def _captions(self, step: int) -> list[int]:
         """The numbers of the whole batch's captions: one of each clip in its turn, or those that are favoured

@@ -85,6 +85,7 @@ class RemoteJudges:
         """Do nothing: the judges' own ranks load their state."""
 
     def _send(self, judged: Judged, view: StreamView, guidance: float) -> None:
+        assert judged.entries.is_empty, "judges on ranks of their own are sent no entries"
         context = view.sequence.num_frames - judged.clean_BFCYX.shape[1]  # of the past no more is looked at
         tensors = (judged.clean_BFCYX, judged.past_BFCYX[:, :context], *judged.seen, judged.text_BSE)
         self._exchange.send((self._views.index(view), guidance), tensors)

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from millstream.core.config import DiTConfig
 from millstream.models.dit import CausalDiT, CrossKV
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.fast.follow import plain_weights
 from millstream.models.kv import Memory
 from millstream.train.distil.judges import StreamView
@@ -82,9 +83,10 @@ class Painter:
         window: int,
         before: Tensor | None = None,
         learns: int = 0,
+        entries: Entries = NO_ENTRIES,
     ) -> tuple[Tensor, list[Tensor]]:
         """Paint chunks after `before`; return the whole stream, and what step `learns` of each new chunk
-        started from."""
+        started from. `entries` are those of all frames of the stream."""
         recorder = StepRecorder(self.dit, learns, len(levels))
         stream = continued(
             recorder,
@@ -96,6 +98,7 @@ class Painter:
             noise=lambda chunk, step: lots.noise(shape[1:], epoch=0, chunk=chunk, step=step),
             before=before,
             dtype=self.dtype,
+            entries=entries,
         )
         return stream, recorder.starts
 
@@ -107,7 +110,7 @@ class KeptStreams:
     def __init__(
         self, places: int, window: tuple[int, ...], setting: DistilSetting, groups: TrainingGroups
     ) -> None:
-        """`window` is the shape [F, C, Y, X] of what is kept of each stream."""
+        """`window` is the shape [F, C, Y, X] of what is kept of each stream, beside what was held in it."""
         self._setting = setting
         self._groups = groups
         rows = len(setting.numbers)
@@ -115,6 +118,8 @@ class KeptStreams:
         self._windows_PBFCYX = torch.zeros(places, rows, *window, dtype=setting.paints_in, device=device)
         self._clips_PB = torch.zeros(places, rows, dtype=torch.long, device=device)
         self._begun_P = torch.zeros(places, dtype=torch.bool)
+        self._actions_PBFA: Tensor | None = None
+        """Made with the first stream that has any."""
 
     def __len__(self) -> int:
         return len(self._begun_P)
@@ -125,7 +130,17 @@ class KeptStreams:
     def at(self, place: int) -> tuple[Tensor, list[int]]:
         return self._windows_PBFCYX[place].clone(), self._clips_PB[place].tolist()
 
-    def put(self, place: int, stream_BFCYX: Tensor, clips: Sequence[int], renewed: range) -> None:
+    def actions_at(self, place: int) -> Tensor | None:
+        return None if self._actions_PBFA is None else self._actions_PBFA[place].clone()
+
+    def put(
+        self,
+        place: int,
+        stream_BFCYX: Tensor,
+        clips: Sequence[int],
+        renewed: range,
+        actions_BFA: Tensor | None = None,
+    ) -> None:
         """Keep the ends of these streams, to go on from next time. Only the renewed rows of the batch are
         kept; their range may wrap around the batch's end."""
         assert stream_BFCYX.shape[1] >= self._windows_PBFCYX.shape[2], (
@@ -141,6 +156,8 @@ class KeptStreams:
         ]
         window = stream_BFCYX[:, -self._windows_PBFCYX.shape[2] :]
         self._windows_PBFCYX[place, mine] = window[mine].to(self._windows_PBFCYX.dtype)
+        if actions_BFA is not None:
+            self._keep_actions(actions_BFA.shape[-1])[place, mine] = actions_BFA[mine, -window.shape[1] :]
         self._clips_PB[place] = torch.where(
             torch.tensor([index in mine for index in range(len(clips))], device=self._clips_PB.device),
             torch.tensor(list(clips), device=self._clips_PB.device),
@@ -155,6 +172,8 @@ class KeptStreams:
             "clips": self._whole(self._clips_PB),
             "begun": self._begun_P,
         }
+        if self._actions_PBFA is not None:
+            whole["actions"] = self._whole(self._actions_PBFA)
         yield ParameterState(STREAMS, {name: tensor.clone() for name, tensor in whole.items()})
 
     def load_state(self, read: Read) -> None:
@@ -163,6 +182,17 @@ class KeptStreams:
         self._windows_PBFCYX.copy_(found["windows"][:, rows])
         self._clips_PB.copy_(found["clips"][:, rows])
         self._begun_P.copy_(found["begun"])
+        if "actions" in found:
+            self._keep_actions(found["actions"].shape[-1]).copy_(found["actions"][:, rows])
+
+    def _keep_actions(self, numbers: int) -> Tensor:
+        """The memory of what was held, made when it is first needed."""
+        if self._actions_PBFA is None:
+            places, rows, frames = self._windows_PBFCYX.shape[:3]
+            self._actions_PBFA = torch.zeros(
+                places, rows, frames, numbers, device=self._windows_PBFCYX.device
+            )
+        return self._actions_PBFA
 
     def _whole(self, mine_PB: Tensor) -> Tensor:
         """Return the rows of all ranks. Ranks with the same rows have the same streams."""
@@ -210,6 +240,8 @@ class StreamPainting:
         clips, text = (
             (clips, self._text_of(clips)) if choice.kind == "go on" else (batch.clips, batch.text_BSE)
         )
+        actions = self._held(batch, choice, place, 0 if before is None else before.shape[1])
+        entries = self._setting.entries(actions)
         self._painter.load_weights(self._student)
         stream, starts = self._painter.stream(
             text,
@@ -220,13 +252,24 @@ class StreamPainting:
             window=options.window,
             before=before,
             learns=choice.step,
+            entries=entries,
         )
         batch_rows = self._setting.batch
         first = 0
         if choice.kind == "begin" and begun:
             batch_rows, first = round(options.renewed * batch_rows), lots.choice("renewed", batch_rows)
-        self.kept.put(place, stream, clips, range(first, first + batch_rows))
-        return self._views.rollout(choice, text, stream, starts, levels[choice.step], before)
+        self.kept.put(place, stream, clips, range(first, first + batch_rows), actions)
+        return self._views.rollout(choice, text, stream, starts, levels[choice.step], before, entries)
+
+    def _held(self, batch: ClipBatch, choice: RolloutChoice, place: int, before: int) -> Tensor | None:
+        """What is held in every frame of a stream: what was, and then what is in the batch's clips, from their
+        beginning again where they end."""
+        if batch.actions_BFA is None:
+            return None
+        frames = torch.arange(choice.chunks * self._options.frames_per_chunk) % batch.actions_BFA.shape[1]
+        new = batch.actions_BFA[:, frames.to(batch.actions_BFA.device)]
+        past = self.kept.actions_at(place) if before else None
+        return new if past is None else torch.cat([past, new], dim=1)
 
     def states(self) -> Iterator[ParameterState]:
         return self.kept.states()
@@ -311,6 +354,7 @@ class StreamViews:
         starts: list[Tensor],
         level: float,
         before: Tensor | None,
+        entries: Entries = NO_ENTRIES,
     ) -> Rollout:
         """Return what is learnt from a stream that begins with `before` and was painted after it: its last
         window."""
@@ -327,6 +371,7 @@ class StreamViews:
             pictures=past[:, -window:],
             judged=(self.wholes if choice.as_whole else self.made)[kind],
             guidance=self._guidance[kind],
+            entries=entries.frames(slice(entries.num_frames - past.shape[1], None)),
         )
 
 
@@ -341,9 +386,16 @@ class StepRecorder:
         self.starts: list[Tensor] = []
         self.commit = dit.commit
 
-    def __call__(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
+    def __call__(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> Tensor:
         if self._calls % self._steps == self._step:
             self.starts.append(latents_BFCYX)
         self._calls += 1
-        flow: Tensor = self._dit(latents_BFCYX, level_BF, memory, cross)
+        flow: Tensor = self._dit(latents_BFCYX, level_BF, memory, cross, entries)
         return flow

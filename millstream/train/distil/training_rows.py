@@ -19,7 +19,9 @@ from torch import Tensor
 from millstream.core.config import DiTConfig
 from millstream.core.schedule import FULL
 from millstream.models import sampler
+from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CrossKV
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.kv import Memory
 from millstream.train.finetune.dataset import ClipSet
 from millstream.train.finetune.rows import clip_order
@@ -42,6 +44,8 @@ class ClipBatch(NamedTuple):
     """Numbers of the clips in the dataset."""
     clean_BFCYX: Tensor
     text_BSE: Tensor
+    actions_BFA: Tensor | None = None
+    """What was held in each frame, of a model that takes any."""
 
 
 def clip_batch(clips: ClipSet, numbers: Sequence[int], step: int, *, batch: int, seed: int) -> ClipBatch:
@@ -49,7 +53,9 @@ def clip_batch(clips: ClipSet, numbers: Sequence[int], step: int, *, batch: int,
     order = clip_order(len(clips), seed, batch, step)
     found = [clips[order[number]] for number in numbers]
     latents, text = (torch.stack(each) for each in zip(*((clip[1], clip[2]) for clip in found), strict=True))
-    return ClipBatch(seed, [order[number] for number in numbers], latents, text)
+    held = [clip.actions_FA for clip in found if clip.actions_FA is not None]
+    actions = torch.stack(held) if held else None
+    return ClipBatch(seed, [order[number] for number in numbers], latents, text, actions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,9 +75,20 @@ class DistilSetting:
     paints_in: torch.dtype
     """Dtype of rings, and of the student that rolls out."""
     device: torch.device
+    injectors: Injectors | None = None
+    """The teacher's, which no student changes: a key means the same to all roles."""
 
     def no_prompt(self, rows: int) -> Tensor:
         return self.no_prompt_SE.to(self.device).expand(rows, -1, -1)
+
+    @torch.no_grad()
+    def entries(self, actions_BFA: Tensor | None) -> Entries:
+        """What enters beside frames in which this was held."""
+        if actions_BFA is None:
+            return NO_ENTRIES
+        assert self.injectors is not None, "actions for a model that takes none"
+        found: Entries = self.injectors(actions_BFA)
+        return found
 
 
 class Distillation(ABC):
@@ -119,9 +136,10 @@ def training_rows(
     *,
     context_BF: Tensor | None = None,
     factor: float = 1.0,
+    entries: Entries = NO_ENTRIES,
 ) -> FlowRows:
     """Return rows whose loss is `factor` times the squared error of the clean frames that a student makes of
-    `start` in one step."""
+    `start` in one step. `entries` are those of the clip or stream whose end the sequence is."""
     assert start_BFCYX.shape == wanted_BFCYX.shape, (
         f"{tuple(wanted_BFCYX.shape)} wanted of {tuple(start_BFCYX.shape)}"
     )
@@ -137,6 +155,7 @@ def training_rows(
         (start_BFCYX - wanted_BFCYX) / per_pixel(share_BF),
         factor * share_BF**2,
         sequence,
+        sequence.entered(entries),
     )
 
 
@@ -148,26 +167,43 @@ def forced_flows(
     text_BSE: Tensor,
     sequence: ChunkedSequence,
     context_BF: Tensor | None = None,
+    entries: Entries = NO_ENTRIES,
 ) -> Tensor:
-    """Return the flows of the noisy frames, given the context before them."""
+    """Return the flows of the noisy frames, given the context before them. `entries` are those of the clip or
+    stream whose end the sequence is."""
     both, levels = forced_input(context_BFCYX, noisy_BFCYX, level_BF, sequence, context_BF)
-    return model.flows(both, levels, text_BSE, sequence)[:, -noisy_BFCYX.shape[1] :]
+    found = model.flows(both, levels, text_BSE, sequence, sequence.entered(entries))
+    return found[:, -noisy_BFCYX.shape[1] :]
 
 
 @dataclass(frozen=True, slots=True)
 class PromptedFlow:
     """Model with a prompt, as the sampler calls one."""
 
-    flow: Callable[[Tensor, Tensor, Tensor, Memory], Tensor]
+    flow: Callable[[Tensor, Tensor, Tensor, Memory, Entries], Tensor]
     text_BSE: Tensor
 
-    def __call__(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> Tensor:
-        return self.flow(latents_BFCYX, level_BF, self.text_BSE, memory)
+    def __call__(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> Tensor:
+        return self.flow(latents_BFCYX, level_BF, self.text_BSE, memory, entries)
 
-    def commit(self, latents_BFCYX: Tensor, level_BF: Tensor, memory: Memory, cross: CrossKV) -> None:
+    def commit(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        memory: Memory,
+        cross: CrossKV,
+        entries: Entries = NO_ENTRIES,
+    ) -> None:
         """Call the whole model: shards are collected as a block's call begins, and a commit would leave the
         last block out."""
-        self.flow(latents_BFCYX, level_BF, self.text_BSE, memory)
+        self.flow(latents_BFCYX, level_BF, self.text_BSE, memory, entries)
 
 
 def painted_steps(

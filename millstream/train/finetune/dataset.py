@@ -2,14 +2,14 @@
 
     dataset.json                what all clips have in common, and the model they were made for
     no-prompt.safetensors       the embedding of an empty prompt
-    shard-00012.safetensors     latents of each size [N, F, C, Y, X], text [N, S, E]; the origin of each clip,
-                                in its header
+    shard-00012.safetensors     latents of each size [N, F, C, Y, X], text [N, S, E], of a steered model what
+                                was held [N, F, A]; the origin of each clip, in its header
 
 A shard holds the clips of a fixed slice of the videos and appears by rename, so that a shard which is there
 is whole; missing ones are made by the next run that prepares the dataset. Clips of one size are a bucket: a
 step learns from one of them.
 Shapes: N clips of a shard, F latent frames, C latent channels, Y and X latent rows and columns, S text
-tokens, E text width.
+tokens, E text width, A numbers of an action.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from millstream.core.config import ActionsConfig
 from millstream.core.errors import ConfigError
 from millstream.core.files import Staging
 
@@ -33,6 +34,7 @@ VERSION = 2
 CARD = "dataset.json"
 NO_PROMPT = "no-prompt.safetensors"
 TEXT = "text"
+ACTIONS = "actions"
 STORED = torch.float16
 """Dtype of stored tensors: it has more digits than bfloat16, and latents are of unit size."""
 AGAIN = "run `millstream train data prepare` again"
@@ -62,6 +64,8 @@ class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
     """Smallest mean level of a clip; darker clips are left out."""
     across_cuts: bool = False
     """True if a clip may have a cut in it."""
+    actions: ActionsConfig | None = None
+    """Actions that are kept of each latent frame, from a file beside each video."""
     videos_per_shard: int
     videos: int
 
@@ -93,6 +97,7 @@ class EncodedClip(NamedTuple):
     clip: Clip
     latents_FCYX: Tensor
     text_SE: Tensor
+    actions_FA: Tensor | None = None
 
 
 class ClipPlace(NamedTuple):
@@ -118,6 +123,8 @@ def write_shard(path: Path, clips: Sequence[EncodedClip], skipped: Sequence[Skip
     for each in clips:
         by_name.setdefault(latents_of(each.clip.size), []).append(each.latents_FCYX)
         by_name.setdefault(TEXT, []).append(each.text_SE)
+        if each.actions_FA is not None:
+            by_name.setdefault(ACTIONS, []).append(each.actions_FA)
     tensors = {name: torch.stack(rows).to("cpu", STORED).contiguous() for name, rows in by_name.items()}
     contents = ShardContents(clips=tuple(each.clip for each in clips), skipped=tuple(skipped))
     with Staging(path.parent) as staging:
@@ -230,7 +237,8 @@ class ClipSet:
         with safe_open(place.shard, "pt") as shard:
             latents = shard.get_slice(place.latents)[place.latents_row]
             text = shard.get_slice(TEXT)[place.row]
-        return EncodedClip(self.clips[number], latents.float(), text.float())
+            held = shard.get_slice(ACTIONS)[place.row].float() if self.card.actions is not None else None
+        return EncodedClip(self.clips[number], latents.float(), text.float(), held)
 
 
 def _places(shard: Path, clips: Sequence[Clip]) -> Iterator[ClipPlace]:

@@ -75,6 +75,9 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
     """Project of Weights & Biases, if that is installed."""
     lora: LoRAPlan | None = None
     """Adapters that learn; without them, every weight of the DiT learns."""
+    actions: bool = False
+    """Learn what keys and the mouse do, from clips that were prepared with actions: a small network learns
+    whole, beside the DiT or its LoRA, and is saved beside it. A model without it begins with an idle one."""
 
     @property
     def options(self) -> StepOptions:
@@ -144,6 +147,10 @@ class TuningRecipe(MethodRecipe, frozen=True, kw_only=True, forbid_unknown_field
         if self._shares_blocks and self.backend("cpu"):
             raise ConfigError(
                 f"blocks that tp, cp or pp shares out are not compiled; leave out compile = {self.compile!r}"
+            )
+        if self.actions and (self.method != "flow" or self.plan.pp > 1):
+            raise ConfigError(
+                'actions = true goes with method = "flow" and pp = 1; take fsdp or tp instead of pp'
             )
         self.plan.check(dit, self.batch)
         if self.method != "flow" and (self.noise_from, self.noise_to) != (0.0, FULL):

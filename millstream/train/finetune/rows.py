@@ -66,11 +66,12 @@ class ClipRows:
             self._row(order[number], keyed_generator(HOST, "row", self._seed, step, number))
             for number in numbers
         ]
-        latents, level, text, target = (torch.stack(parts) for parts in zip(*made, strict=True))
-        return FlowRows(latents, level, text, target)
+        latents, level, text, target, *held = (torch.stack(parts) for parts in zip(*made, strict=True))
+        rows = FlowRows(latents, level, text, target)
+        return rows._replace(actions_BFA=held[0]) if held else rows
 
     def _row(self, clip: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        _, clean_FCYX, text_SE = self._clips[clip]
+        _, clean_FCYX, text_SE, actions_FA = self._clips[clip]
         clean = clean_FCYX[None]
         noise = torch.randn(clean.shape, generator=generator)
         level_BF = self._noising.levels(clean, generator)
@@ -84,7 +85,10 @@ class ClipRows:
             past = clean[:, : -self._noising.frames_per_chunk]
             latents = torch.cat([past, latents], dim=1)
             level_BF = torch.cat([torch.zeros(past.shape[:2]), level_BF], dim=1)
-        return latents[0], level_BF[0], text_SE, target[0]
+            if actions_FA is not None:
+                actions_FA = torch.cat([actions_FA[: past.shape[1]], actions_FA])
+        held = () if actions_FA is None else (actions_FA,)
+        return latents[0], level_BF[0], text_SE, target[0], *held
 
 
 def step_clips(buckets: Sequence[Sequence[int]], seed: int, batch: int, step: int) -> list[int]:

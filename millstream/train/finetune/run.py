@@ -22,8 +22,9 @@ from millstream.core.errors import ConfigError
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.models.adapters import add_adapters
+from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CausalDiT
-from millstream.models.registry import load_dit
+from millstream.models.registry import described, load_dit, load_model_injectors
 from millstream.ops.memory import most_bytes_in_use
 from millstream.train.distil.make import make_distillation, setting_of
 from millstream.train.distil.remote_judges import place_roles
@@ -93,6 +94,8 @@ class TuningRun(TrainingRun[TuningReport]):
         self.curve = folder / CURVE
         self.clips = clips
         self._noising = noising
+        self._is_steered = is_steered(recipe, spec, clips.card)
+        """True if a student is shown what was held, as its teacher was."""
         self._placement = place_roles(recipe, device)
         self.groups: TrainingGroups = self._placement.groups
         self.is_first = self._placement.world.place == 0
@@ -100,7 +103,12 @@ class TuningRun(TrainingRun[TuningReport]):
         plan = recipe.plan_of(role)
         self.sequence = SizedSequence(noising.layout(clips.card.latent_frames), spec.dit, first_size, device)
         dit = self._load(role)
-        self.learning = sum(parameter.numel() for parameter in dit.parameters() if parameter.requires_grad)
+        self.injectors = self._load_injectors() if recipe.actions else None
+        """Those that learn."""
+        learns = [dit] if self.injectors is None else [dit, self.injectors]
+        self.learning = sum(
+            weight.numel() for part in learns for weight in part.parameters() if weight.requires_grad
+        )
         task = TrainingTask(
             dit=dit,
             sequence=self.sequence,
@@ -112,6 +120,7 @@ class TuningRun(TrainingRun[TuningReport]):
                 recipe.critic_options if role == "critic" else recipe.options,
                 compile=recipe.backend(device.type),
             ),
+            injectors=self.injectors,
         )
         share = recipe.batch // plan.dp
         self._numbers = range(self.groups.place.dp * share, (self.groups.place.dp + 1) * share)
@@ -125,6 +134,10 @@ class TuningRun(TrainingRun[TuningReport]):
             if deepspeed is not None:
                 raise ConfigError(f'DeepSpeed trains one model: method = "flow", got {recipe.method!r}')
             setting = setting_of(recipe, clips, task, self._numbers, device)
+            if self._is_steered:
+                place: dict[str, Any] = dict(device=device, dtype=torch.float32)
+                own = described(spec, recipe.weights)
+                setting = replace(setting, injectors=load_model_injectors(own, recipe.weights, **place))
             learner = make_learner(task)
             assert isinstance(learner, ModuleLearner), f"a student is called by itself, got {type(learner)}"
             self.learner = learner
@@ -244,6 +257,23 @@ class TuningRun(TrainingRun[TuningReport]):
             add_adapters(dit, rank=lora.rank, alpha=lora.alpha, parts=lora.parts)
         return dit
 
+    def _load_injectors(self) -> Injectors:
+        """Load the model's own, or make idle ones, the same on every rank. What they know of a camera stays as
+        it is."""
+        takes = self.clips.card.actions
+        assert takes is not None, "the card was checked"
+        weights = self.recipe.weights
+        own = described(self.spec, weights)
+        place: dict[str, Any] = dict(device=self.device, dtype=torch.float32)
+        if own.conditions.actions is not None:
+            found = load_model_injectors(own, weights, **place)
+            assert found.actions is not None, "its files say that it takes actions"
+            found.actions.requires_grad_(requires_grad=True)
+            return found
+        torch.manual_seed(self.recipe.seed)
+        conditions = replace(own.conditions, actions=takes)
+        return Injectors(conditions, self.spec.dit).to(self.device)
+
     def _learn(self, step: int, rows: FlowRows | ClipBatch) -> dict[str, LearntStep]:
         may_step: dict[str, MayStep] = {role: guard.may_step for role, guard in self._guards.items()}
         self._steps += 1
@@ -283,9 +313,10 @@ class TuningRun(TrainingRun[TuningReport]):
         seed = self.recipe.seed + ANOTHER_SEED * len(self._rollbacks)
         batch = self.recipe.batch
         if self._distillation is not None:
-            return clip_batch(self.clips, self._numbers, step, batch=batch, seed=seed)
-        rows = ClipRows(self.clips, self._noising, batch=batch, seed=seed)
-        return rows.rows(step, self._numbers)
+            found = clip_batch(self.clips, self._numbers, step, batch=batch, seed=seed)
+            return found if self._is_steered else found._replace(actions_BFA=None)
+        rows = ClipRows(self.clips, self._noising, batch=batch, seed=seed).rows(step, self._numbers)
+        return rows if self.recipe.actions else rows._replace(actions_BFA=None)
 
     def _turn_to(self, rows: FlowRows) -> None:
         """Attend in their size, and count them."""
@@ -367,6 +398,8 @@ def _learner(
     deepspeed: Mapping[str, Any] | None,
     beside: Mapping[str, Remembers],
 ) -> tuple[Learner, Checkpoints]:
+    if deepspeed is not None and task.injectors is not None:
+        raise ConfigError("actions = true is not for DeepSpeed; leave out one of them")
     if deepspeed is None:
         learner = make_learner(task)
         return learner, Checkpoints(folder, learner, keep=recipe.keep, beside=beside)
@@ -396,11 +429,30 @@ def noising_of(recipe: TuningRecipe, spec: ModelSpec) -> Noising:
     )
 
 
+def is_steered(recipe: TuningRecipe, spec: ModelSpec, card: DatasetCard) -> bool:
+    """Return whether the clips have the actions that the model takes."""
+    own = described(spec, recipe.weights).conditions.actions
+    return own is not None and own == card.actions
+
+
 def check_card(recipe: TuningRecipe, spec: ModelSpec, card: DatasetCard) -> None:
     """Check that the recipe can learn from such clips."""
     if card.model != spec.name:
         raise ConfigError(
             f"{recipe.data} was made for {card.model}, the recipe trains {spec.name}; prepare it for that"
+        )
+    own = described(spec, recipe.weights).conditions.actions
+    if recipe.actions and card.actions is None:
+        raise ConfigError(
+            f"{recipe.data} has no actions; prepare it with a file of them beside each video, and --actions"
+        )
+    if is_steered(recipe, spec, card) and recipe.placement == "apart":
+        raise ConfigError(
+            "placement = 'apart' teaches no model that takes actions; leave it out, or prepare clips without"
+        )
+    if recipe.actions and own is not None and own != card.actions:
+        raise ConfigError(
+            f"{recipe.data} has other actions than {spec.name} takes; prepare it for that model"
         )
     frames_per_chunk = noising_of(recipe, spec).frames_per_chunk
     if card.latent_frames % frames_per_chunk:

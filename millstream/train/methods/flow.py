@@ -15,7 +15,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from millstream.core.config import NO_CONDITIONS
 from millstream.models.brook.text import PAD, BrookText
+from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CausalDiT
 from millstream.ops.precision import mixed_precision
 from millstream.train.loop import LossTurn
@@ -37,12 +39,13 @@ from millstream.train.share import ALONE, BatchShare
 
 
 class TextAndDiT(nn.Module):
-    """Trained together: what a prompt means is what the picture needs of it."""
+    """Trained together: what a prompt means is what the picture needs of it, and so is a key."""
 
-    def __init__(self, text: BrookText, dit: CausalDiT) -> None:
+    def __init__(self, text: BrookText, dit: CausalDiT, injectors: Injectors | None = None) -> None:
         super().__init__()
         self.text = text
         self.dit = dit
+        self.injectors = injectors or Injectors(NO_CONDITIONS, dit.config)
 
 
 class FlowMethod:
@@ -89,9 +92,12 @@ class FlowMethod:
         self._products = mixed_precision(device) if precision is None else in_precision(precision, device)
         self._learnt = torch.tensor(places, device=device)
         self._sequence = ChunkedSequence(layout, pair.dit.config, (rows, columns), device)
+        context = torch.arange(self._sequence.num_frames - len(places), device=device)
+        self._shown = torch.cat([context, self._learnt])
+        """Frame of the clip that each frame of the sequence is."""
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
-        clip, ids, true_from = self._pool.draw(self._batch, generator, self._share)
+        clip, ids, true_from, actions = self._pool.draw(self._batch, generator, self._share)
         clean = clip[:, self._learnt]
         told_BF = self._learnt >= true_from[:, None]
         told_BF[:, self._apart :] = (true_from == 0)[:, None]
@@ -101,10 +107,11 @@ class FlowMethod:
         ids = ids.masked_fill(self._share.uniform((len(ids), 1), generator) < self._options.drop, PAD)
         with self._products:
             cross = self._pair.dit.read_prompt(self._pair.text(ids))
+            entries = self._pair.injectors(actions).frames(self._shown)
             if self._options.forcing == "teacher":
-                flow = forced_flow(self._flow, clip, noisy, level_BF, self._sequence, cross)
+                flow = forced_flow(self._flow, clip, noisy, level_BF, self._sequence, cross, entries=entries)
             else:
-                flow = self._flow(noisy, level_BF, self._sequence, cross)
+                flow = self._flow(noisy, level_BF, self._sequence, cross, entries)
         errors_BF = (flow.float() - (noise - clean)).square().mean(dim=(2, 3, 4))
         return {"flow": (errors_BF * told_BF).sum() / self._share.mean(told_BF.sum())}
 

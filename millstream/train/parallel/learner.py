@@ -46,6 +46,8 @@ from millstream.train.parallel.states import (
 from millstream.train.parallel.task import FlowRows, LearntStep, MayStep, TrainingTask
 from millstream.train.parallel.zero import Stage, Unit, Zero
 
+INJECTORS = "injectors"
+"""Under which name they learn beside a DiT."""
 SCALE = "loss scale"
 """Name under which the loss scale's state is saved."""
 ZERO: dict[str, Stage] = {"zero1": 1, "zero2": 2, "zero3": 3}
@@ -176,13 +178,15 @@ class ModuleLearner(Learner):
         super().__init__(task)
         self._dit = task.dit
         self._loss = task.loss
-        self._prompted = PromptedDiT(share_blocks(task.dit, task.groups), task.sequence)
+        self._prompted = PromptedDiT(share_blocks(task.dit, task.groups), task.sequence, task.injectors)
         self._model: nn.Module = self._prompted
         """Module that a forward pass calls."""
         self.predictor = Predictor(self._prompted, task.options.precision, task.plan.micro_batches)
 
     def _named(self) -> Iterable[tuple[str, nn.Parameter]]:
-        return [named for named in self._dit.named_parameters() if named[1].requires_grad]
+        injectors = self._prompted.injectors
+        beside = [] if injectors is None else injectors.named_parameters(INJECTORS)
+        return [named for named in (*self._dit.named_parameters(), *beside) if named[1].requires_grad]
 
     def _backward(self, rows: FlowRows) -> Tensor:
         parts = self.plan.micro_batches
@@ -190,7 +194,7 @@ class ModuleLearner(Learner):
         for number, part in enumerate(rows.split(parts), start=1):
             with nullcontext() if number == parts else self._no_sync():
                 with in_precision(self.options.precision, rows.target_BFCYX.device):
-                    flow = self._model(*part[:3], part.memory)
+                    flow = self._model(*part[:3], part.memory, part.entries, part.actions_BFA)
                 loss = self._loss(flow.float(), *part.wanted)
                 (loss * (self._scale * self.plan.cp / parts)).backward()
             losses.append(loss.detach())
@@ -318,6 +322,8 @@ class PipelineLearner(Learner):
         return [named for part in self._pipeline.parts.values() for named in part.learning()]
 
     def _backward(self, rows: FlowRows) -> Tensor:
+        steered = not rows.entries.is_empty or rows.actions_BFA is not None
+        assert not steered, "no entries travel between the stages of a pipeline that learns"
         with self._replicas.no_sync():
             found = self._pipeline.backward(rows[:3], rows.target_BFCYX)
         self._replicas.finish()

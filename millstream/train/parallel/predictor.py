@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from millstream.models.dit import CausalDiT
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.kv import Memory
 from millstream.models.prompted import PromptedDiT
 from millstream.models.weights.unread import bring
@@ -39,19 +40,35 @@ class Predictor:
         return dit
 
     @torch.no_grad()
-    def flow(self, latents_BFCYX: Tensor, level_BF: Tensor, text_BSE: Tensor, memory: Memory) -> Tensor:
+    def flow(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        text_BSE: Tensor,
+        memory: Memory,
+        entries: Entries = NO_ENTRIES,
+    ) -> Tensor:
         """Return the flow in float32. A memory that keeps what it is shown, as a ring does, is shown all rows
         at once."""
         with in_precision(self._precision, latents_BFCYX.device):
-            found: Tensor = self._model(latents_BFCYX, level_BF, text_BSE, memory)
+            found: Tensor = self._model(latents_BFCYX, level_BF, text_BSE, memory, entries)
         return found.float()
 
-    def flows(self, latents_BFCYX: Tensor, level_BF: Tensor, text_BSE: Tensor, memory: Memory) -> Tensor:
+    def flows(
+        self,
+        latents_BFCYX: Tensor,
+        level_BF: Tensor,
+        text_BSE: Tensor,
+        memory: Memory,
+        entries: Entries = NO_ENTRIES,
+    ) -> Tensor:
         """Return the flow, computed in parts, in a memory that keeps nothing."""
+        tensors = (latents_BFCYX, level_BF, text_BSE)
         given = zip(
-            *(tensor.chunk(self._parts) for tensor in (latents_BFCYX, level_BF, text_BSE)), strict=True
+            *(tensor.chunk(self._parts) for tensor in tensors), entries.split(self._parts), strict=True
         )
-        return torch.cat([self.flow(latents, level, text, memory) for latents, level, text in given])
+        found = [self.flow(latents, level, text, memory, entered) for latents, level, text, entered in given]
+        return torch.cat(found)
 
     def changing_flows(
         self,
@@ -60,18 +77,20 @@ class Predictor:
         text_BSE: Tensor,
         memory: Memory,
         along: tuple[Tensor, Tensor],
+        entries: Entries = NO_ENTRIES,
     ) -> tuple[Tensor, Tensor]:
         """Return the flow and its derivative as latents and levels move `along` these directions:
         forward-mode derivatives, in one pass."""
         given = zip(
             *(tensor.chunk(self._parts) for tensor in (latents_BFCYX, level_BF, text_BSE, *along)),
+            entries.split(self._parts),
             strict=True,
         )
         found = list[tuple[Tensor, Tensor]]()
-        for latents, level, text, moves, levels_move in given:
+        for latents, level, text, moves, levels_move, entered in given:
             with forward_mode():
                 dual = forward_ad.make_dual(latents, moves), forward_ad.make_dual(level, levels_move)
-                flow, change = forward_ad.unpack_dual(self.flow(*dual, text, memory))
+                flow, change = forward_ad.unpack_dual(self.flow(*dual, text, memory, entered))
                 assert change is not None, "a flow depends on what it is the flow of"
                 found.append((flow, change))
         flows, changes = (torch.cat(each) for each in zip(*found, strict=True))

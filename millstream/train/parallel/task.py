@@ -12,7 +12,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from millstream.core.config import Recompute
+from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CausalDiT
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.kv import Memory
 from millstream.train.parallel.float8 import use_float8
 from millstream.train.parallel.groups import TrainingGroups
@@ -40,6 +42,10 @@ class FlowRows(NamedTuple):
     """Weight of each wanted frame's squared error; None where all count alike."""
     memory: Memory | None = None
     """Memory that these rows attend in, if not the task's."""
+    entries: Entries = NO_ENTRIES
+    """What enters beside each of their frames."""
+    actions_BFA: Tensor | None = None
+    """What is held in each of their frames, for a model whose injectors learn what that does."""
 
     @property
     def wanted(self) -> tuple[Tensor, ...]:
@@ -52,8 +58,10 @@ class FlowRows(NamedTuple):
     def split(self, parts: int) -> Iterator[FlowRows]:
         weights = [None] * parts if self.weight_BF is None else self.weight_BF.chunk(parts)
         cut = zip(*(tensor.chunk(parts) for tensor in self[:4]), strict=True)
-        for (latents, level, text, target), weight in zip(cut, weights, strict=True):
-            yield FlowRows(latents, level, text, target, weight, self.memory)
+        entries = self.entries.split(parts)
+        held = iter([None] * parts if self.actions_BFA is None else self.actions_BFA.chunk(parts))
+        for (latents, level, text, target), weight, entered in zip(cut, weights, entries, strict=True):
+            yield FlowRows(latents, level, text, target, weight, self.memory, entered, next(held))
 
 
 class LearntStep(NamedTuple):
@@ -93,6 +101,8 @@ class TrainingTask:
     plan: ParallelPlan
     groups: TrainingGroups
     options: StepOptions
+    injectors: Injectors | None = None
+    """Injectors that learn with it, which every rank has whole."""
 
     def prepare_blocks(self) -> None:
         """Prepare the blocks, before they are shared out."""

@@ -100,6 +100,36 @@ def test_videos_become_clips_and_what_cannot_is_listed(videos: Path) -> None:
     assert (videos.parent / "clips" / SHEET).read_bytes().startswith(b"\x89PNG")
 
 
+def test_actions_beside_a_video_are_kept_with_its_clips_and_videos_without_are_left_out(videos: Path) -> None:
+    (videos / "a.actions.csv").write_text("keys,right,down\n" + "w,9,0\n" * 5 + "a+w,0,0\n" * 15)
+    (videos / "b.actions.jsonl").write_text('{"keys":["d"],"look":[4.5,0]}\n' * 40)  # at 32 a second
+    (videos / "c.actions.csv").write_text("keys\nw\nw\n")
+    clips = prepared(videos, actions="a,d,w,look")
+    assert [Path(clip.video).stem for clip in clips.clips] == ["a", "b"]
+    first, second = (clips[number].actions_FA for number in range(2))
+    assert first.tolist() == [
+        pytest.approx(row, abs=1e-3) for row in ([0, 0, 1, 0.2, 0], [0, 0, 1, 0.8, 0], [1, 0, 1, 0, 0])
+    ]
+    assert second.tolist() == [
+        pytest.approx(row, abs=1e-3) for row in ([0, 1, 0, 0.1, 0], [0, 1, 0, 0.8, 0], [0, 1, 0, 0.8, 0])
+    ]
+    skipped = (videos.parent / "clips" / SKIPPED).read_text()
+    assert "its actions end after 0.25 s, before its pictures do" in skipped
+    assert prepared(videos, out=videos.parent / "plain")[0].actions_FA is None
+    (videos / "b.actions.jsonl").unlink()
+    assert len(prepared(videos, out=videos.parent / "fewer", actions="w")) == 1
+    assert (
+        "there is no b.actions.csv or .actions.jsonl beside it"
+        in (videos.parent / "fewer" / SKIPPED).read_text()
+    )
+
+
+@pytest.mark.parametrize("text", ["w,w", ",", "w" * 30])
+def test_actions_that_name_no_keys_are_refused_in_one_line(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--actions"):
+        module.parse_actions(text)
+
+
 def test_clips_that_are_no_whole_chunks_are_said_first(
     videos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from millstream.core.controls import SetPrompt
+from millstream.core.conditions import Picture
+from millstream.core.controls import SetImage, SetPrompt
 from millstream.core.errors import WeightsError
 from millstream.core.examples import EXAMPLES, near
 from millstream.core.presets import MODELS
@@ -19,7 +20,10 @@ from millstream.core.speed import Speed
 from millstream.engine.engine import Engine
 from millstream.models import registry
 from millstream.models.brook.files import BUNDLED, PATH
-from millstream.train.data.captions import mentioned
+from millstream.ops.pixels import from_bytes, to_bytes
+from millstream.train.data.captions import canonical_captions, mentioned
+from millstream.train.data.render import render
+from millstream.train.data.scene import sample_scenes
 from millstream.train.data.vocabulary import CLASSES
 from millstream.train.evaluate.adherence import judge_prompts
 from millstream.train.evaluate.classifier import FRAMES, JUDGE, load_classifier
@@ -95,6 +99,33 @@ def test_an_empty_prompt_streams_something_calm(brook: Engine, nothing: str) -> 
         assert found.digest == said.digest
         silent.control(SetPrompt(prompt=nothing))
         assert next(silent.stream(1)).prompts[0].text == CALM
+
+
+def test_a_picture_of_its_world_is_shown_first_and_kept(brook: Engine) -> None:
+    """The first frame is the VAE's own reconstruction, and those after it are nearer to the picture than what
+    its words alone give."""
+    scene = sample_scenes(1, seed=77)
+    shown = to_bytes(render(scene, start=0, frames=1, size=(256, 256)))[0].permute(0, 2, 3, 1)
+    pixels = from_bytes(shown.permute(0, 3, 1, 2), brook.dtype)[None]
+    with torch.inference_mode():
+        latents, _ = brook.model.vae.encode(pixels)
+        restored, _ = brook.model.vae.decode(latents)
+    (caption,) = canonical_captions(scene)
+    with brook.session(caption) as session:
+        picture = Picture.of(shown.numpy().tobytes(), height=256, width=256)
+        session.control(SetImage(picture=picture))
+        (chunk,) = session.stream(1)
+    with brook.session(caption) as other:
+        (unlike,) = other.stream(1)
+    assert len(chunk.frames) == 13
+    own = psnr(to_bytes(restored)[0, 0].permute(1, 2, 0).numpy(), shown[0].numpy())
+    assert own > 30
+    assert abs(psnr(chunk.frames[0], shown[0].numpy()) - own) <= 0.5
+    assert psnr(chunk.frames[4], shown[0].numpy()) > psnr(unlike.frames[4], shown[0].numpy()) + 2
+
+
+def psnr(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(10 * np.log10(255**2 / np.square(found.astype(float) - expected).mean()))
 
 
 class AsRendered:

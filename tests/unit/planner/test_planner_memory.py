@@ -6,16 +6,20 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from millstream.core.chunk_work import chunk_flops
 from millstream.core.config import StreamConfig
 from millstream.core.presets import MODELS
 from millstream.models.brook.text import BrookText
 from millstream.models.brook.vae import BrookVAE
+from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CausalDiT
 from millstream.models.wan.umt5 import UMT5Encoder
 from millstream.models.wan.vae import WanVAE
 from millstream.planner.memory import (
     dit_parameters,
+    injector_parameters,
     memory_need,
     text_parameters,
     vae_parameters,
@@ -43,6 +47,22 @@ def test_parameters_are_those_of_the_model(name: str) -> None:
         assert dit_parameters(spec.dit) == count(CausalDiT(spec.dit))
         assert vae_parameters(spec.vae) == count(vae)
         assert text_parameters(spec.text) == count(text)
+        assert injector_parameters(spec) == count(Injectors(spec.conditions, spec.dit))
+
+
+def test_an_injector_s_work_and_weights_are_those_of_a_chunk_with_keys_and_a_camera() -> None:
+    spec = MODELS["wan-tiny-world"]
+    plain = MODELS["wan-tiny"]
+    stream = spec.stream
+    injectors = Injectors(spec.conditions, spec.dit)
+    with FlopCounterMode(display=False) as counter:
+        injectors(torch.ones(1, 3, 7), torch.ones(1, 3, 6, *stream.latent_size))
+    assert chunk_flops(spec, stream) - chunk_flops(plain, stream) == counter.get_total_flops() > 0
+    more = (
+        memory_need(spec, stream, value_bytes=2).total_bytes
+        - memory_need(plain, stream, value_bytes=2).total_bytes
+    )
+    assert more == 2 * count(injectors)
 
 
 def test_the_family_has_its_published_sizes() -> None:

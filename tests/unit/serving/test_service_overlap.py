@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from millstream.core.controls import AnyControl, Cut, Pause, Resume, SetPrompt, SetSteps, SetWindow, Stop
+from millstream.core.conditions import Picture
+from millstream.core.controls import (
+    AnyControl,
+    Cut,
+    Pause,
+    Resume,
+    SetImage,
+    SetPrompt,
+    SetSteps,
+    SetWindow,
+    Stop,
+)
 from millstream.engine.engine import Engine
 from millstream.serving.admission_types import AdmissionConfig
 from millstream.serving.notices import Applied
@@ -325,3 +336,24 @@ def test_a_turn_in_which_the_mesh_was_mended_teaches_nobody_how_long_a_chunk_tak
         "whose turn it was does not pay for it"
     )
     assert len(learnt) == 2, "the first chunk of a session is not learnt from either"
+
+
+def test_a_chunk_that_begins_from_a_picture_is_not_learnt_from(
+    engine: Engine, mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes an encode and a rebuilt window more than those that people are promised."""
+    learnt = list[float]()
+    picture = Picture.of(bytes(16 * 32 * 3), height=16, width=32)
+    gate = mesh.hold("a0")
+    with serving(engine) as service:
+        times = service.table.admission.times
+        monkeypatch.setattr(times, "add", lambda geometry, seconds: learnt.append(seconds))
+        viewer = join(service, engine, mesh, max_chunks=6)
+        assert gate.reached.wait(PATIENCE_S)
+        service.control("a", SetImage(picture=picture, id="x"), at_chunk=2)
+        service.control("a", SetImage(picture=picture, mode="blend", chunks=2), at_chunk=4)
+        gate.open.set()
+        viewer.ended()
+    assert [chunk.epoch for chunk in viewer.chunks] == [0, 0, 1, 1, 1, 1]
+    assert [len(chunk.frames) for chunk in viewer.chunks] == [9, 12, 13, 12, 12, 12]
+    assert len(learnt) == 2, "those of chunks 1 and 3"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from millstream.models.entries import Entries
 from millstream.train.sequence import (
     ChunkedSequence,
     Piece,
@@ -34,6 +35,27 @@ def test_a_teacher_forced_sequence_sees_what_the_ring_shows(window: int) -> None
         memory.place(list(range(frames.start, frames.stop)))
         expected = model(noisy[:, frames], torch.full((1, 3), 700.0), memory, cross)
         model.commit(clean[:, frames], torch.zeros(1, 3), memory, cross)
+        assert relative_error(found[:, frames], expected) < 1e-5
+
+
+def test_a_frame_s_entries_go_where_the_sequence_has_it() -> None:
+    model = dit()
+    clean, noisy = torch.randn(2, 1, 9, 4, 4, 6).unbind(0)
+    cross = model.read_prompt(torch.randn(1, 7, 24))
+    entries = Entries(time_BFD=torch.randn(1, 9, DIT.width), patch_BFTD=torch.randn(1, 9, 1, DIT.width))
+    sequence = ChunkedSequence(teacher_forced((2, 0, 1), 3, 6), DIT, (4, 6), CPU)
+    order = frames_of((2, 0, 1), 3)
+    shown = entries.frames(torch.tensor([*range(6), *order]))
+    found = torch.empty_like(noisy)
+    level = torch.full((1, 9), 700.0)
+    found[:, order] = forced_flow(model, clean, noisy[:, order], level, sequence, cross, entries=shown)
+    memory = ring(DIT, (2, 3), 6)
+    for chunk in range(3):
+        frames = slice(3 * chunk, 3 * chunk + 3)
+        entered = entries.frames(frames)
+        memory.place(list(range(frames.start, frames.stop)))
+        expected = model(noisy[:, frames], torch.full((1, 3), 700.0), memory, cross, entered)
+        model.commit(clean[:, frames], torch.zeros(1, 3), memory, cross, entered)
         assert relative_error(found[:, frames], expected) < 1e-5
 
 

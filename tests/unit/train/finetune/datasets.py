@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from millstream.core.config import SPATIAL_STRIDE, ModelSpec
+from millstream.core.config import SPATIAL_STRIDE, ActionsConfig, ModelSpec
 from millstream.core.presets import find_model
 from millstream.train.finetune.dataset import (
     Clip,
@@ -32,8 +32,9 @@ def small_dataset(
     sizes: Sequence[tuple[int, int]] = (SIZE,),
     spec: ModelSpec = SPEC,
     frames: int = FRAMES,
+    actions: ActionsConfig | None = None,
 ) -> Path:
-    """Clips of these latent sizes in turn."""
+    """Clips of these latent sizes in turn, with random keys held if they have actions."""
     generator = torch.Generator().manual_seed(5)
     text = (spec.dit.text_tokens, spec.dit.text_width)
     card = DatasetCard(
@@ -43,6 +44,7 @@ def small_dataset(
         fps=16.0,
         latent_frames=frames,
         clips_per_video=1,
+        actions=actions,
         videos_per_shard=PER_SHARD,
         videos=clips,
     )
@@ -57,6 +59,7 @@ def small_dataset(
             ),
             torch.randn(frames, spec.dit.channels, *sizes[number % len(sizes)], generator=generator),
             torch.randn(text, generator=generator),
+            None if actions is None else torch.rand(frames, actions.features, generator=generator).round(),
         )
         for number in range(clips)
     ]
