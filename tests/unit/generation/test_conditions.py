@@ -14,6 +14,7 @@ from millstream.core.speed import Speed
 from millstream.engine.engine import Engine
 from millstream.generation.generator import Commits, Generator
 from millstream.generation.stopwatch import Stopwatch
+from millstream.generation.stream_batch import StreamBatch
 from millstream.models.entries import NO_ENTRIES
 from millstream.wire.parcel import Parcel, digest
 from tests.unit.generation.steering import SMALL, TURNING, WORLD, newest, steer, steered, world_engine
@@ -126,6 +127,26 @@ def test_a_window_that_is_built_anew_has_what_its_frames_were_made_with() -> Non
 
     assert relative_error(rebuilt((W, W, MOVED)), streamed) < 1e-5
     assert relative_error(rebuilt(()), streamed) > 1e-4
+
+
+def test_chunks_at_staggered_levels_have_each_their_own_conditions() -> None:
+    """A later chunk's key does not reach the one before it, which is still under way."""
+    planned = parcels(3)
+    ahead = [saying(parcel, under_way=2) for parcel in planned]
+
+    def batched(*conditions: tuple[FrameConditions, ...]) -> list[str]:
+        batch = StreamBatch(maker(), depth=2)
+        found = []
+        for parcel, held in zip(ahead, conditions, strict=True):
+            found += batch.push(saying(parcel, conditions=held))
+        found += batch.flush()
+        assert all(delivery.result.ok for delivery in found), [each.result.error for each in found]
+        return [digest(delivery.latents_out) for delivery in found]
+
+    idle = batched((), (), ())
+    held = batched((), (W, W, W), ())
+    assert held[0] == idle[0]
+    assert held[1] != idle[1]
 
 
 def test_frames_that_are_given_come_out_as_they_were_and_the_others_begin_from_them() -> None:
