@@ -26,6 +26,56 @@ class Mutant(NamedTuple):
 
 
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
+    "conditions": (
+        Mutant(
+            "a commit forgets what its chunk was made with",
+            "millstream/generation/generator.py",
+            "owe(settled, kind.context_noise, caches[0].ring, entries=entries)",
+            "owe(settled, kind.context_noise, caches[0].ring)",
+            "tests/unit/generation/test_conditions.py",
+            "test_a_commit_has_the_conditions_of_its_own_chunk_whenever_it_is_made",
+        ),
+        Mutant(
+            "a rebuilt window forgets what was held",
+            "millstream/generation/generator.py",
+            "self._entries(envelope, envelope.context_conditions[group])",
+            "self._entries(envelope, ())",
+            "tests/unit/generation/test_conditions.py",
+            "test_a_window_that_is_built_anew_has_what_its_frames_were_made_with",
+        ),
+        Mutant(
+            "a carried commit's entries go to the next chunk's frames",
+            "millstream/models/paired.py",
+            "join_frames([self.entries, call.entries], frames)",
+            "join_frames([call.entries, self.entries], frames)",
+            "tests/unit/generation/test_conditions.py",
+            "test_a_commit_has_the_conditions_of_its_own_chunk_whenever_it_is_made",
+        ),
+        Mutant(
+            "given frames are noised as the others",
+            "millstream/models/sampler.py",
+            "level_BF[:, :num_given] = 0.0",
+            "pass",
+            "tests/unit/models/test_sampler.py",
+            "test_frames_that_are_given_are_shown_clean_at_level_0_in_every_step",
+        ),
+        Mutant(
+            "a camera's first motion is left out",
+            "millstream/models/conditions/camera.py",
+            "pose = pose @ step",
+            "pose = pose @ step if changes else pose",
+            "tests/unit/models/test_conditions.py",
+            "test_rays_are_what_two_points_on_each_say",
+        ),
+        Mutant(
+            "a teacher-forced sequence has another frame's keys",
+            "millstream/train/sequence.py",
+            "return entries.frames(self._numbers + before)",
+            "return entries.frames(self._numbers)",
+            "tests/unit/train/distil/test_steered.py",
+            "test_entries_are_those_of_the_end_that_a_sequence_lays_out",
+        ),
+    ),
     "session": (
         Mutant(
             "a control applies one chunk late",

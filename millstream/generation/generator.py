@@ -206,7 +206,6 @@ class Generator:
         memory = StaggeredMemory(caches[0].ring) if staggered else memory
         self.stopwatch.attend_to(kind)
         latents = torch.cat([self._here(parcel.latents_in) for parcel in parcels])
-        given = [self._here(parcel.given_frames) for parcel in parcels if parcel.given_frames is not None]
         entered = [self._entries(envelope, envelope.conditions) for envelope in envelopes]
         entries = join_rows(entered) if len(entered) > 1 else entered[0]
 
@@ -214,7 +213,7 @@ class Generator:
             return torch.cat([self._noise(envelope, latents[:1].shape, step) for envelope in envelopes])
 
         denoising = sampler.denoising(
-            latents, kind.steps, memory, cross, noise, entries, torch.cat(given) if given else None
+            latents, kind.steps, memory, cross, noise, entries, num_given=kind.given_frames
         )
         owed = caches[0].owed
         caches[0].owed = None

@@ -69,16 +69,6 @@ def join_frames(parts: Sequence[Entries], frames: Sequence[int]) -> Entries:
     return Entries(*(_joined(each, frames, 1) for each in zip(*parts, strict=True)))
 
 
-def sum_entries(parts: Sequence[Entries]) -> Entries:
-    """Return what several add to one call; channels come from one of them at most."""
-    found: list[Tensor | None] = []
-    for name, each in zip(Entries._fields, zip(*parts, strict=True), strict=True):
-        given = [entry for entry in each if entry is not None]
-        assert len(given) <= 1 or name != "channels_BFCYX", f"channels from {len(given)} injectors"
-        found.append(sum(given[1:], given[0]) if given else None)
-    return Entries(*found)
-
-
 def _joined(parts: Sequence[Tensor | None], sizes: Sequence[int], dim: int) -> Tensor | None:
     given = [part for part in parts if part is not None]
     if not given:

@@ -83,11 +83,11 @@ def denoise(
     cross: CrossKV,
     noise: Callable[[int], Tensor],
     entries: Entries = NO_ENTRIES,
-    given_BFCYX: Tensor | None = None,
+    num_given: int = 0,
 ) -> Tensor:
     """Clean latents in the dtype of `latents_BFCYX`, which are at `levels[0]`. `noise(i)` is what step i
-    starts from. Leading frames that are given stay as they are."""
-    asking = denoising(latents_BFCYX, levels, memory, cross, noise, entries, given_BFCYX)
+    starts from. The first `num_given` frames are clean from the beginning and stay as they are."""
+    asking = denoising(latents_BFCYX, levels, memory, cross, noise, entries, num_given)
     return answer(asking, lambda call: call.answered_by(model))
 
 
@@ -98,31 +98,26 @@ def denoising(
     cross: CrossKV,
     noise: Callable[[int], Tensor],
     entries: Entries = NO_ENTRIES,
-    given_BFCYX: Tensor | None = None,
+    num_given: int = 0,
 ) -> Asking[Tensor]:
     """Denoise a chunk as `denoise` does, by asking for the model calls."""
     assert levels, "a chunk is denoised in one step or more"
     dtype = latents_BFCYX.dtype
     current = latents_BFCYX.float()
+    given = current[:, :num_given]
     clean = current
     for step, level in enumerate(levels):
         if step:
             current = mix(clean, noise(step), level)
         level_BF = per_frame(level, current)
-        if given_BFCYX is not None:
-            current = _beginning_with(given_BFCYX, current)
-            level_BF[:, : given_BFCYX.shape[1]] = 0.0
+        if num_given:
+            current = torch.cat([given, current[:, num_given:]], dim=1)
+            level_BF[:, :num_given] = 0.0
         flow = yield Call("step", current.to(dtype), level_BF, memory, cross, entries)
         clean = current - level / FULL * flow.float()
-    if given_BFCYX is not None:
-        clean = _beginning_with(given_BFCYX, clean)
+    if num_given:
+        clean = torch.cat([given, clean[:, num_given:]], dim=1)
     return clean.to(dtype)
-
-
-def _beginning_with(given_BFCYX: Tensor, frames_BFCYX: Tensor) -> Tensor:
-    count = given_BFCYX.shape[1]
-    assert 0 < count <= frames_BFCYX.shape[1], f"{count} frames are given of {frames_BFCYX.shape[1]}"
-    return torch.cat([given_BFCYX.to(frames_BFCYX.dtype), frames_BFCYX[:, count:]], dim=1)
 
 
 def answer(asking: Asking[T], give: Callable[[Call], Tensor | None]) -> T:

@@ -12,7 +12,7 @@ from millstream.core.errors import WireError
 from millstream.wire.framing import Answers, Frame, Orders, pack
 from millstream.wire.parcel import Delivery, Parcel
 
-PARTS = ("latents_in", "conditioning", "context_frames", "given_frames")
+PARTS = ("latents_in", "conditioning", "context_frames")
 
 
 def pack_parcels(parcels: Sequence[Parcel], *, sequence: int) -> Frame:
@@ -77,5 +77,4 @@ def _parcel(envelope: Envelope, prefix: str, tensors: Mapping[str, Tensor]) -> P
         latents_in=latents_in,
         conditioning=tensors.get(f"{prefix}conditioning"),
         context_frames=tensors.get(f"{prefix}context_frames"),
-        given_frames=tensors.get(f"{prefix}given_frames"),
     )

@@ -22,13 +22,12 @@ from millstream.wire.framing import memory_of
 class Parcel:
     envelope: Envelope
     latents_in: Tensor
-    """[B, F, C, Y, X]: initial noise, or a video's latents with noise mixed in, at the first step's level."""
+    """[B, F, C, Y, X]: initial noise, or a video's latents with noise mixed in, at the first step's level.
+    Leading frames that are given are clean."""
     conditioning: Tensor | None = None
     """[B, S, E], there when `reset_cross` is set."""
     context_frames: Tensor | None = None
     """[B, context, C, Y, X] clean latents, there when `recompute` is set."""
-    given_frames: Tensor | None = None
-    """[B, given, C, Y, X] clean latents of the chunk's leading frames, there when any are given."""
 
     def validate(self) -> None:
         """Everything that can be refused, before anything is sent or run."""
@@ -47,11 +46,6 @@ class Parcel:
                 f"chunk {envelope.chunk_index} names {len(envelope.context_indices)} context frames "
                 f"and carries {self.context_frames.shape[1]}"
             )
-        given = 0 if self.given_frames is None else self.given_frames.shape[1]
-        if given != envelope.given_frames:
-            raise EnvelopeRefused(
-                f"chunk {envelope.chunk_index} names {envelope.given_frames} given frames and carries {given}"
-            )
         self._check_shapes()
 
     def _check_shapes(self) -> None:
@@ -68,11 +62,11 @@ class Parcel:
             raise EnvelopeRefused(f"chunk of {envelope.frames} frames carries {shape[1]}")
         if (shape[0], *shape[3:]) != (1, rows, columns):
             raise EnvelopeRefused(f"chunk {envelope.chunk_index} of {rows}x{columns} latents carries {shape}")
-        for what, beside in (("context", self.context_frames), ("given frames", self.given_frames)):
-            if beside is not None and (beside.dim() != 5 or tuple(beside.shape[2:]) != shape[2:]):
-                raise EnvelopeRefused(
-                    f"chunk {envelope.chunk_index}: {what} {tuple(beside.shape)} do not fit latents {shape}"
-                )
+        context = self.context_frames
+        if context is not None and (context.dim() != 5 or tuple(context.shape[2:]) != shape[2:]):
+            raise EnvelopeRefused(
+                f"chunk {envelope.chunk_index}: context {tuple(context.shape)} does not fit latents {shape}"
+            )
 
 
 class TensorOnItsWay(Protocol):

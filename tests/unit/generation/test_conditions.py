@@ -8,12 +8,13 @@ import msgspec
 import pytest
 import torch
 
-from millstream.core.conditions import CameraMotion, FrameActions, FrameConditions
-from millstream.core.controls import SetActions
+from millstream.core.conditions import BeginFrom, CameraMotion, FrameActions, FrameConditions
+from millstream.core.controls import SetActions, SetCamera, SetPrompt
 from millstream.core.speed import Speed
 from millstream.engine.engine import Engine
 from millstream.generation.generator import Commits, Generator
 from millstream.generation.stopwatch import Stopwatch
+from millstream.generation.stream_batch import StreamBatch
 from millstream.models.entries import NO_ENTRIES
 from millstream.wire.parcel import Parcel, digest
 from tests.unit.generation.steering import SMALL, TURNING, WORLD, newest, steer, steered, world_engine
@@ -128,18 +129,39 @@ def test_a_window_that_is_built_anew_has_what_its_frames_were_made_with() -> Non
     assert relative_error(rebuilt(()), streamed) > 1e-4
 
 
+def test_chunks_at_staggered_levels_have_each_their_own_conditions() -> None:
+    """A later chunk's key does not reach the one before it, which is still under way."""
+    planned = parcels(3)
+    ahead = [saying(parcel, under_way=2) for parcel in planned]
+
+    def batched(*conditions: tuple[FrameConditions, ...]) -> list[str]:
+        batch = StreamBatch(maker(), depth=2)
+        found = []
+        for parcel, held in zip(ahead, conditions, strict=True):
+            found += batch.push(saying(parcel, conditions=held))
+        found += batch.flush()
+        assert all(delivery.result.ok for delivery in found), [each.result.error for each in found]
+        return [digest(delivery.latents_out) for delivery in found]
+
+    idle = batched((), (), ())
+    held = batched((), (W, W, W), ())
+    assert held[0] == idle[0]
+    assert held[1] != idle[1]
+
+
 def test_frames_that_are_given_come_out_as_they_were_and_the_others_begin_from_them() -> None:
     (parcel,) = parcels(1)
     given = torch.randn(1, 1, 4, 2, 4, generator=torch.Generator().manual_seed(1))
 
     def begun(frame: torch.Tensor) -> torch.Tensor:
-        return run(maker(), replace(saying(parcel, given_frames=1), given_frames=frame))[0]
+        latents = torch.cat([frame, parcel.latents_in[:, 1:]], dim=1)
+        begin_from = BeginFrom(digest="a picture")
+        named = saying(parcel, given_frames=1, begin_from=begin_from)
+        return run(maker(), replace(named, latents_in=latents))[0]
 
     found = begun(given)
     assert torch.equal(found[:, :1], given)
     assert not torch.equal(found[:, 1:], begun(given + 1)[:, 1:])
-    refused = maker().run(saying(parcel, given_frames=1))
-    assert "names 1 given frames and carries 0" in refused.result.error
 
 
 @pytest.mark.slow
@@ -180,3 +202,20 @@ def test_a_branch_and_a_session_that_was_in_host_memory_go_on_with_what_is_held(
         pressed = session.fork()
         pressed.control(SetActions(keys=("d",)))
         assert next(iter(pressed.stream(1))).digest != next(iter(session.stream(1))).digest
+
+
+@pytest.mark.slow
+def test_a_session_s_window_is_rebuilt_with_what_its_frames_were_made_with() -> None:
+    """The same prompt once more: the window that is rebuilt from all frames is the one that was there."""
+    engine = world_engine()
+    found = []
+    for again in (False, True):
+        with engine.session("sea", seed=5, height=16, width=32, window=15) as session:
+            session.control(SetActions(keys=("w",), axes=(0.5,)), at_chunk=1)
+            session.control(SetCamera(motion=TURNING), at_chunk=2)
+            if again:
+                session.control(SetPrompt(prompt="sea", mode="recompute"), at_chunk=3)
+            *_, last = session.stream(4)
+            assert (last.timing.phases_ms.get("recompute", 0.0) > 0) == again
+            found.append(newest(session))
+    assert relative_error(*found) < 1e-5

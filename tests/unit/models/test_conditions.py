@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +16,19 @@ from millstream.core.conditions import STILL, CameraMotion, FrameActions, FrameC
 from millstream.core.config import NO_CONDITIONS, ActionsConfig, ConditionsConfig, DiTConfig
 from millstream.core.errors import WeightsError
 from millstream.core.presets import MODELS, find_model
+from millstream.models.brook.bundle import build, save_bundle
 from millstream.models.conditions.actions import action_vectors
 from millstream.models.conditions.camera import own_lens, ray_changes
 from millstream.models.conditions.files import FILE, conditions_in, load_injectors, save_injectors
 from millstream.models.conditions.injectors import KEPT_ACTIONS, KEPT_CAMERAS, Injectors
 from millstream.models.entries import NO_ENTRIES, Entries, join_frames, join_rows
-from millstream.models.registry import described, load_model, load_model_injectors
+from millstream.models.registry import described, load_dit, load_model, load_model_injectors
+from millstream.models.weights.convert import convert
+from millstream.models.weights.fill import fill_random
 from millstream.models.weights.locate import locate
+from millstream.models.weights.write import write_dit
 from tests.unit.models_for_tests import dit, ring, shaken
+from tests.unit.small_brook import SMALL_BROOK
 
 DIT = DiTConfig(
     layers=2, width=24, heads=2, ffn=40, channels=4, text_width=24, text_tokens=7, time_features=32
@@ -31,6 +37,7 @@ WORLD = MODELS["wan-tiny-world"]
 CPU = torch.device("cpu")
 PLACE = dict(device=CPU, dtype=torch.float32)
 SIZE = (4, 6)
+TINY = MODELS["wan-tiny"]
 TURN = math.radians(10)
 TURNING = (math.cos(TURN), 0, math.sin(TURN), 0.3, 0, 1, 0, 0, -math.sin(TURN), 0, math.cos(TURN), 0.1)
 """A turn to the right with a step aside and ahead."""
@@ -39,6 +46,10 @@ TURNING = (math.cos(TURN), 0, math.sin(TURN), 0.3, 0, 1, 0, 0, -math.sin(TURN), 
 def injectors(conditions: ConditionsConfig = WORLD.conditions) -> Injectors:
     torch.manual_seed(0)
     return shaken(Injectors(conditions, DIT))
+
+
+def random_weights() -> dict[str, torch.Tensor]:
+    return dict(load_dit(TINY, ["random:3"], **PLACE).named_parameters())
 
 
 def acting(*keys: tuple[str, ...], look: tuple[float, float] = (0, 0)) -> list[FrameConditions]:
@@ -204,6 +215,37 @@ def test_injectors_in_a_file_say_what_they_take_and_come_back(tmp_path: Path) ->
         ):
             assert torch.equal(weight, expected), name
         assert locate([where]).injectors == path
+
+
+def test_brook_has_its_injectors_in_its_one_file_or_in_a_file_of_their_own(tmp_path: Path) -> None:
+    conditions = ConditionsConfig(actions=ActionsConfig(keys=("a", "w"), look=True))
+    spec = replace(SMALL_BROOK, conditions=conditions)
+    parts = build(spec, SMALL_BROOK.text.vocabulary)
+    for part, module in parts.named():
+        fill_random(module, seed=len(part), **PLACE)
+    words = tuple(f"word{number}" for number in range(SMALL_BROOK.text.vocabulary))
+    whole = tmp_path / "brook.safetensors"
+    plain = tmp_path / "plain.safetensors"
+    save_bundle(whole, parts, words, {}, torch.float32)
+    save_bundle(plain, parts._replace(injectors=None), words, {}, torch.float32)
+    save_injectors(tmp_path / FILE, parts.injectors, torch.float32)
+    assert described(SMALL_BROOK, [str(plain)]) == SMALL_BROOK
+    fingerprints = set()
+    for weights in ([str(whole)], [str(plain), str(tmp_path / FILE)]):
+        found = described(SMALL_BROOK, weights)
+        assert found == spec
+        fingerprints.add(load_model(found, weights, **PLACE).fingerprint())
+    assert len(fingerprints) == 1
+    assert load_model(SMALL_BROOK, [str(plain)], **PLACE).injectors.is_empty
+
+
+def test_a_folder_s_injectors_go_along_when_it_is_converted(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    write_dit(source, TINY, random_weights(), "millstream", source="test")
+    save_injectors(source / FILE, load_model_injectors(WORLD, ["random:3"], **PLACE), torch.float32)
+    convert(source, tmp_path / "target")
+    assert (tmp_path / "target" / FILE).read_bytes() == (source / FILE).read_bytes()
+    assert conditions_in(tmp_path / "target") == WORLD.conditions
 
 
 def test_injectors_that_are_missing_or_of_another_model_are_refused_in_one_line(tmp_path: Path) -> None:

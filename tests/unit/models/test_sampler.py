@@ -64,6 +64,23 @@ def test_denoising_calls_each_level_once_with_its_own_noise_and_ends_clean() -> 
         assert torch.allclose(model.shown[step], mix(clean, noises[step], level), atol=1e-5)
 
 
+def test_frames_that_are_given_are_shown_clean_at_level_0_in_every_step() -> None:
+    clean = torch.randn(1, 3, 4, 2, 2)
+    start = torch.randn(1, 3, 4, 2, 2)
+    seen = []
+
+    def model(latents: torch.Tensor, level: torch.Tensor, *_: object) -> torch.Tensor:
+        seen.append((latents[:, :1], level))
+        return latents - clean
+
+    found = denoise(model, start, (1000.0, 500.0), None, None, lambda _: torch.ones_like(start), num_given=1)
+    assert torch.equal(found[:, :1], start[:, :1])
+    for shown, level in seen:
+        assert torch.equal(shown, start[:, :1])
+        assert level[0, 0] == 0
+    assert [float(level[0, 2]) for _, level in seen] == [1000.0, 500.0]
+
+
 def test_settling_at_level_0_needs_no_noise() -> None:
     clean = torch.randn(1, 1, 1, 2, 2)
     assert add_noise(clean, 0.0, lambda: pytest.fail("asked for noise")) is clean

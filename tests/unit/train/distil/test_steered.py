@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from millstream.models.entries import NO_ENTRIES
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.train.distil.matching import MatchingDistillation
 from millstream.train.distil.pool_training import PoolTraining
 from millstream.train.distil.row_randomness import RowRandomness
@@ -13,10 +13,9 @@ from millstream.train.distil.self_forcing import Rollout, StreamPainting
 from millstream.train.distil.training_rows import forced_flows
 from millstream.train.noising import clean_estimate
 from millstream.train.options import ConsistencyOptions, MethodOptions, ODEOptions
+from millstream.train.sequence import ChunkedSequence, teacher_forced
 from tests.unit.models_for_tests import relative_error
-from tests.unit.toy_training import CPU, LEVELS, distilled, dmd, self_forcing
-
-pytestmark = pytest.mark.slow
+from tests.unit.toy_training import CPU, LEVELS, SMALL, distilled, dmd, self_forcing
 
 METHODS: dict[str, MethodOptions] = {
     "ode": ODEOptions(window=6, teacher_steps=2),
@@ -28,6 +27,7 @@ METHODS: dict[str, MethodOptions] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_what_is_held_moves_every_method_and_no_method_moves_what_a_key_means(name: str) -> None:
     found = []
@@ -43,6 +43,13 @@ def test_what_is_held_moves_every_method_and_no_method_moves_what_a_key_means(na
     for loss, value in held.items():
         assert torch.isfinite(torch.tensor(value))
         assert value != pytest.approx(plain[loss], rel=1e-4), loss
+
+
+def test_entries_are_those_of_the_end_that_a_sequence_lays_out() -> None:
+    sequence = ChunkedSequence(teacher_forced((0, 1), 3, 6), SMALL, (4, 4), CPU)
+    numbered = Entries(time_BFD=torch.arange(9.0).view(1, 9, 1))
+    assert sequence.entered(numbered).time_BFD.flatten().tolist() == [3, 4, 5, 3, 4, 5, 6, 7, 8]
+    assert sequence.entered(NO_ENTRIES) == NO_ENTRIES
 
 
 def painting_of(training: PoolTraining) -> tuple[MatchingDistillation, StreamPainting]:
@@ -67,6 +74,7 @@ def painted_again(method: MatchingDistillation, rolled: Rollout, *, steered: boo
     return clean_estimate(rolled.starts, rolled.level_BF, flow)
 
 
+@pytest.mark.slow
 def test_a_rollout_that_is_computed_again_has_held_what_the_stream_held() -> None:
     training = distilled(self_forcing(begun=0.4, switched=0.4), steered=True)
     method, painting = painting_of(training)
@@ -83,6 +91,7 @@ def test_a_rollout_that_is_computed_again_has_held_what_the_stream_held() -> Non
     assert compared == {"begin", "switch"}
 
 
+@pytest.mark.slow
 def test_kept_streams_remember_what_was_held_across_a_stop() -> None:
     training = distilled(self_forcing(), steered=True)
     _, painting = painting_of(training)
