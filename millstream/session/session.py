@@ -214,12 +214,14 @@ class Session:
                 latents = starting_latents(envelope, self._shape(envelope), mixed_in, parts.device).to(
                     parts.dtype
                 )
+            if envelope.given_frames:
+                assert given is not None, f"chunk {envelope.chunk_index} begins with frames that are given"
+                latents = torch.cat([given.to(latents), latents[:, envelope.given_frames :]], dim=1)
         return Parcel(
             envelope=envelope,
             latents_in=latents,
             conditioning=conditioning,
             context_frames=context,
-            given_frames=given if envelope.given_frames else None,
         )
 
     def recall(self, line: ChunkLine) -> ChunkPlan:

@@ -17,8 +17,11 @@ import msgspec
 import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 
+from millstream.video.picture import png
 from tests.server.clients import page_msgpack
 from tests.server.clients.facts import differences, strangers
+
+REFERENCE = png(np.full((48, 64, 3), 90, np.uint8))
 
 PATIENCE_S = 30.0
 
@@ -97,7 +100,7 @@ class SGLangPage:
         """With the page's own fields, in its order."""
         fields = {
             "type": "init", "model": "wan-tiny", "prompt": "sea", "size": "48x64", "fps": 16, "num_frames": 9, "seed": 424242,
-            "num_inference_steps": 4, "guidance_scale": 1, "first_frame": b"\xff\xd8 a reference",
+            "num_inference_steps": 4, "guidance_scale": 1, "first_frame": REFERENCE,
             "realtime_output_format": "webp", "realtime_output_pacing": True, "output_compression": 95,
         } | changes  # fmt: skip
         await self._send("init", {name: value for name, value in fields.items() if value is not None})
