@@ -219,9 +219,7 @@ class MeshLink:
             while self.lost is None:
                 if self._waiting and len(self._sent) < MAX_SENT:
                     return self._taken()
-                if (
-                    self._closing and not self._sent
-                ):  # what is owed comes first: a mesh that leaves answers none
+                if self._closing and not self._sent:  # a mesh that leaves answers nothing more
                     self.tell("SHUTDOWN")  # takes this thread's lock again, and is what the next round sends
                 elif not self._changed.wait(self._heartbeat_s) and not (self._waiting or self._sent):
                     self.tell("NOOP")

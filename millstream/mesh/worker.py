@@ -176,8 +176,8 @@ class MeshRank:
         if self.mesh.size == 1:
             return set()
         log.debug("call %s: first collective", parcels[0].envelope.call_id)
-        # One collective says it all: in the high bits of a number, a bit for each parcel that this rank has no
-        # room for; in the low ones, the inputs' digest; beside it, the digests of all calls so far.
+        # One collective says it all: in the high bits of a number, a bit for each parcel that this rank has
+        # no room for; in the low ones, the inputs' digest; beside it, the digests of all calls so far.
         refusals = sum(
             bool(self.generator.refusal(parcel)) << number for number, parcel in enumerate(parcels)
         )

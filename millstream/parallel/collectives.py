@@ -331,8 +331,8 @@ class RankGroup:
         """Return what the backend is given: `x` itself, or a copy in pinned host memory."""
         if not (self.through_host and x.is_cuda):
             return x
-        # Waits for the kernels that write `x`, although the memory is pinned: the backend sends from the host,
-        # which knows nothing of streams.
+        # Waits for the kernels that write `x`, although the memory is pinned: the backend sends from the
+        # host, which knows nothing of streams.
         return torch.empty_like(x, device="cpu", pin_memory=True).copy_(x)
 
     def _back(self, wire: Tensor, x: Tensor) -> Tensor:
