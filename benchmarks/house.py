@@ -38,10 +38,10 @@ COLUMNS = 110
 CHUNK_RECORDS = {
     "Chunk", "ChunkInfo", "ChunkPlan", "Delivery", "EncodedChunk", "Flight", "FreshChunk", "Landing", "Outstanding", "Parcel",
     "PendingChunk", "Pictured", "Planned", "Posted", "ReceivedChunk", "Sent", "Settled",
-    "ChunkHeader", "FrameHeader", "OpeningHeader",
+    "ChunkHeader", "OpeningHeader",
 }  # fmt: skip
-"""Names of classes that stand for one chunk somewhere between its plan and a viewer; the last three are
-headers on a wire."""
+"""Names of classes that stand for one chunk somewhere between its plan and a viewer; the last two are
+headers on a wire. `FrameHeader` (`wire/framing.py`) is none: it heads every message of a mesh."""
 
 
 @cache

@@ -200,8 +200,9 @@ def world(
 ) -> None:
     """The painted world that the small model learns: what is in it, with --preview how it looks, with
     --videos as data. With --walk, the same things in a land that one walks through."""
-    from millstream.commands.train.world import PreviewRequest, print_summary
+    from millstream.commands.train.preview_request import PreviewRequest
     from millstream.commands.train.world import preview as run
+    from millstream.commands.train.world import print_summary
 
     if preview and videos:
         raise ConfigError("--preview or --videos, not both")

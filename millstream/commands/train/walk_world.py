@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from millstream.commands.train.world import CAPTIONS, CLIP, SHEET, PreviewRequest
+from millstream.commands.train.preview_request import CAPTIONS, CLIP, SHEET, PreviewRequest
 from millstream.core.files import Staging
 from millstream.train.data.actions_file import SUFFIXES, actions_text
 from millstream.train.data.preview import as_bytes, tile

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from millstream.core.errors import ConfigError, VideoError
+from millstream.commands.train.preview_request import CAPTIONS, CLIP, SHEET, PreviewRequest
+from millstream.commands.train.walk_world import print_walk_summary, walk_targets, write_walks
+from millstream.core.errors import VideoError
 from millstream.core.files import Staging
 from millstream.train.data import vocabulary
 from millstream.train.data.captions import WORDS, captions
@@ -23,41 +24,6 @@ from millstream.train.data.render import FPS, render
 from millstream.train.data.scene import Scenes, sample_scenes
 from millstream.video.picture import png
 from millstream.video.writer import VideoWriter, check_may_replace, check_parent_writable, system_errors_named
-
-MAX_COUNT = 64
-MAX_VIDEOS = 10_000
-MAX_SECONDS = 600.0
-SHEET = "sheet.png"
-CLIP = "clip.mp4"
-CAPTIONS = "captions.txt"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PreviewRequest:
-    """The command line, parsed and checked."""
-
-    out: Path
-    seed: int = 0
-    count: int = 8
-    seconds: float = 4.0
-    size: tuple[int, int] = (256, 256)
-    held_out: bool = False
-    overwrite: bool = False
-    videos: bool = False
-    """Each scene by itself, with its caption beside it, in place of a sheet and a clip of all."""
-    walk: bool = False
-    """Walks through the world in three dimensions, in place of scenes that pan past."""
-
-    def __post_init__(self) -> None:
-        most = MAX_VIDEOS if self.videos else MAX_COUNT
-        if not 1 <= self.count <= most:
-            raise ConfigError(f"--count must be from 1 to {most}, got {self.count}")
-        if not 1 / FPS <= self.seconds <= MAX_SECONDS:
-            raise ConfigError(f"--seconds must be from {1 / FPS:g} to {MAX_SECONDS:g}, got {self.seconds:g}")
-        if self.seed < 0:
-            raise ConfigError(f"--seed must be 0 or more, got {self.seed}")
-        if any(side % 16 or not 16 <= side <= 2048 for side in self.size):
-            raise ConfigError(f"--size must be multiples of 16 up to 2048, got {self.size[0]}x{self.size[1]}")
 
 
 def preview(request: PreviewRequest) -> list[Path]:
@@ -70,8 +36,6 @@ def preview(request: PreviewRequest) -> list[Path]:
         check_may_replace(target, target.suffix, request.overwrite)
         check_parent_writable(target)
     if request.walk:
-        from millstream.commands.train.walk_world import write_walks
-
         write_walks(request)
         return targets
     scenes = sample_scenes(request.count, seed=request.seed, held_out=request.held_out)
@@ -90,8 +54,6 @@ def preview(request: PreviewRequest) -> list[Path]:
 
 def _targets(request: PreviewRequest) -> list[Path]:
     if request.walk:
-        from millstream.commands.train.walk_world import walk_targets
-
         return walk_targets(request)
     names = [f"{number:04d}{end}" for number in range(request.count) for end in (".mp4", ".txt")]
     return [request.out / name for name in (names if request.videos else (SHEET, CLIP, CAPTIONS))]
@@ -141,6 +103,4 @@ def print_summary(*, walk: bool = False) -> None:
     table.add_row("words", str(len(WORDS)), "in captions")
     Console().print(table)
     if walk:
-        from millstream.commands.train.walk_world import print_walk_summary
-
         print_walk_summary()

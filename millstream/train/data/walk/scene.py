@@ -133,7 +133,7 @@ def sample_walks(count: int, *, seed: int, held_out: bool | None = False, start:
     world = _words(index, 0, seed)[:, 0].sub(1 << 31).to(torch.int32)
     words = torch.stack([_words(index, 1 + k, seed) for k in range(TRIED)], dim=1)
     lots = words.double() * 2.0**-32  # [B, K, 4]
-    return _settle(scenes, world, lots)
+    return _choose_start(scenes, world, lots)
 
 
 def _words(index: Tensor, block: int, seed: int) -> Tensor:
@@ -144,7 +144,7 @@ def _words(index: Tensor, block: int, seed: int) -> Tensor:
     return torch.stack(words, dim=1)
 
 
-def _settle(scenes: Scenes, world: Tensor, lots: Tensor) -> Walks:
+def _choose_start(scenes: Scenes, world: Tensor, lots: Tensor) -> Walks:
     """Look at some places and begin at the best."""
     x = (lots[..., 0] - 0.5) * 3000
     z = (lots[..., 1] - 0.5) * 3000
