@@ -131,8 +131,8 @@ def train(
     done = checkpoints.load(checkpoints.newest) if checkpoints and checkpoints.newest else 0
     losses = list[float]()
     norms = list[float]()
-    for step, rows in enumerate(batches(config, done, steps), start=done + 1):
-        learnt = learner.learn(learner.mine(rows if steered else rows._replace(actions_BFA=None)))
+    for step, rows in enumerate(batches(config, done, steps, steered=steered), start=done + 1):
+        learnt = learner.learn(learner.mine(rows))
         losses.append(float(learnt.loss))
         norms.append(float(learnt.norm))
         if checkpoints and step % SAVE_EVERY == 0:
@@ -146,7 +146,7 @@ def mean_square(flow: Tensor, target: Tensor) -> Tensor:
     return (flow - target).square().mean()
 
 
-def batches(config: DiTConfig, done: int, steps: int) -> Iterator[FlowRows]:
+def batches(config: DiTConfig, done: int, steps: int, *, steered: bool = False) -> Iterator[FlowRows]:
     """Yield batches that are the same for any number of ranks and any first step; each rank takes its rows of
     the whole."""
     for step in range(done, steps):
@@ -158,7 +158,8 @@ def batches(config: DiTConfig, done: int, steps: int) -> Iterator[FlowRows]:
         mixed = torch.lerp(clean, noise, level[..., None, None, None])
         text = torch.randn(BATCH, config.text_tokens, config.text_width, generator=generator)
         held = torch.rand(BATCH, frames, 2, generator=generator).round()
-        yield FlowRows(mixed, 1000 * level, text, noise - clean, actions_BFA=held)
+        actions = held if steered else None
+        yield FlowRows(mixed, 1000 * level, text, noise - clean, actions_BFA=actions)
 
 
 def difference(found: Trained, expected: Trained) -> float:
