@@ -5,9 +5,9 @@ the bit.
     python -m tests.soak.keep_kills --kills 50 --fleet    # two people of a fleet of two replicas, without Ray
 
 Each server is killed (SIGKILL) at a random moment of its sessions, and while they come back each of their
-people says five controls at random moments. In a fleet another replica goes on with them; alone, the next
-server on the same folder, to which people come back and say what they have seen. What each saw and heard is
-held against the rules:
+people says five controls at random moments, one of them a picture to begin from. In a fleet another replica
+goes on with them; alone, the next server on the same folder, to which people come back and say what they have
+seen. What each saw and heard is held against the rules:
 
 - every chunk comes once and none is missing, whoever makes it;
 - receipts come in the order in which controls were said, and none for a chunk that was seen before its
@@ -32,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from millstream.client.chunk import ClientChunk
@@ -39,7 +40,8 @@ from millstream.client.connection import Connection
 from millstream.client.following import FollowedConnection
 from millstream.client.reading import Heard
 from millstream.core.client_messages import VERSION, Attach, Start, Steer
-from millstream.core.controls import SetPrompt
+from millstream.core.conditions import ImageMode
+from millstream.core.controls import AnyControl, SetImage, SetPrompt
 from millstream.core.errors import MillstreamError
 from millstream.core.server_messages import EndedMessage, ErrorMessage, LiveMessage, ReceiptMessage
 from millstream.engine import snapshot
@@ -48,6 +50,7 @@ from millstream.engine.replay import replay
 from millstream.fleet.local_fleet import TINY, FleetOfProcesses, LocalFleet, RunningFleet, local_fleet
 from millstream.server.sessions.file_store import FileStore
 from millstream.session.journal import read_journal
+from millstream.video.picture import png
 from tests.soak.file_kills import FORKS, IMPORTED, forked_server
 from tests.soak.report import write_report
 
@@ -56,6 +59,7 @@ EVERY = 8
 """Chunks from save to save."""
 CONTROLS = 5
 """That each person says while the session comes back."""
+PICTURE = png(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
 SAID_WITHIN_S = 4.0
 LONGEST_S = 4.0
 """From everybody's being back to the next kill."""
@@ -91,6 +95,8 @@ class Witness:
     applied: dict[str, int] = field(default_factory=dict)
     prompt: str = ""
     """Prompt of the last chunk."""
+    asked: str = ""
+    """Prompt that was asked for last."""
     untrue: list[str] = field(default_factory=list)
     """There should be nothing."""
     stalls: list[float] = field(default_factory=list)
@@ -111,11 +117,16 @@ class Witness:
             wait=True,
         )
 
-    def next_control(self) -> SetPrompt:
-        name = f"{self.number}/{len(self.said)}"
+    def next_control(self) -> AnyControl:
+        number = len(self.said)
+        name = f"{self.number}/{number}"
         self.said.append(name)
         self.seen_before[name] = self.last
-        return SetPrompt(id=name, prompt=f"storm {name}", mode="keep")
+        if number % CONTROLS == 2:
+            mode: ImageMode = "cut" if number % (2 * CONTROLS) == 2 else "blend"
+            return SetImage(id=name, image=PICTURE, mode=mode, chunks=3)
+        self.asked = f"storm {name}"
+        return SetPrompt(id=name, prompt=self.asked, mode="keep")
 
     def hear(self, heard: Heard) -> None:
         match heard:
@@ -166,8 +177,8 @@ class Witness:
         moved = [name for name in self.queued if self.applied.get(name) != self.queued[name]]
         wrong = [f"{late} were never acknowledged"] if late else []
         wrong += [f"{moved} did not apply where they were to"] if moved else []
-        if self.said and self.prompt != f"storm {self.said[-1]}":
-            wrong.append(f"{self.prompt!r} is shown, and {self.said[-1]} was asked for last")
+        if self.said and self.prompt != self.asked:
+            wrong.append(f"{self.prompt!r} is shown, and {self.asked!r} was asked for last")
         return [*self.untrue, *wrong]
 
 
@@ -230,7 +241,7 @@ async def of_a_fleet(
 
 
 def _is_settled(people: Sequence[Witness]) -> bool:
-    return all(not each.said or each.prompt == f"storm {each.said[-1]}" for each in people)
+    return all(not each.said or each.prompt == each.asked for each in people)
 
 
 async def of_one_server(data: Path, people: Sequence[Witness], kills: int, rng: random.Random) -> list[int]:
