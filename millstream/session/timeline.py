@@ -197,6 +197,10 @@ class Steering(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
         return tuple(made)
 
+    def released(self) -> Steering:
+        """Return the state with nothing held; the camera moves on."""
+        return msgspec.structs.replace(self, keys=(), tapped=(), look=(0.0, 0.0), axes=())
+
     def planned(self, frames: int) -> Steering:
         """Return the state after a chunk of so many frames: what happened in it is over, what is held
         stays."""

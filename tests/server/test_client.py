@@ -34,6 +34,7 @@ from millstream.core.server_messages import ChunkHeader
 from millstream.server.access.auth import access_for
 from millstream.server.app import AppConfig
 from millstream.server.protocol.messages import with_header
+from millstream.video.picture import png
 from tests.server.serving import Serving, serving
 
 ROOT = Path(__file__).parents[2]
@@ -419,3 +420,35 @@ def test_an_encrypted_address_needs_no_more_than_the_system_trusts() -> None:
     """Nobody listens there: what is wrong is the connection, and not that `tls` was left out."""
     with pytest.raises(ClientError, match="no connection to https"), connect("https://127.0.0.1:1"):
         pass
+
+
+def test_a_session_begins_and_goes_on_from_a_picture_that_is_a_file_or_its_bytes(
+    server: Serving, tmp_path: Path
+) -> None:
+    photo = png(np.full((40, 160, 3), (200, 30, 10), np.uint8))
+    (tmp_path / "photo.png").write_bytes(photo)
+    with connect(server.url()) as client:
+        assert client.hello.takes.image
+        client.start(Ask(prompt="sea", fps=24), image=tmp_path / "photo.png")
+        assert next_chunk(client).header.frames == 13, "the picture's own frame is shown first"
+        again = client.applied(client.image(photo))
+        while (chunk := next_chunk(client)).index < again.chunk_index:
+            assert chunk.header.epoch == 0
+        assert chunk.header.epoch == 1
+        assert "width is cut away" in client.notes[0]
+        with pytest.raises(ClientError, match="not a picture"):
+            client.image(b"words")
+        with pytest.raises(ClientError, match=r"cannot read .*no\.png"):
+            client.image(tmp_path / "no.png")
+        next_chunk(client)
+
+
+def test_keys_wait_for_no_answer_and_what_is_refused_is_a_note(server: Serving) -> None:
+    with connect(server.url()) as client:
+        client.start(Ask(prompt="sea", fps=24))
+        client.actions(["w"], look=(3.0, 0.0))
+        client.steer(Cut())  # is answered after it
+        assert client.notes == ("this model takes no keys; steer it by prompts",)
+        with pytest.raises(ClientError, match="takes no camera"):
+            client.camera([1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0.1])
+        next_chunk(client)

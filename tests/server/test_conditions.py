@@ -27,6 +27,7 @@ from millstream.serving.notices import Notice
 from millstream.serving.session_entry import OpenRequest
 from millstream.session.timeline import Timeline, TimelineState
 from tests.server.fakes import CARD, FakeService, until
+from tests.server.serving import serving
 from tests.server.test_conversation import START, Client, types
 
 KEYS = ("w", "a", "s", "d", "up", "down", "left", "right")
@@ -417,3 +418,14 @@ def test_pictures_come_no_faster_than_their_budget() -> None:
         assert codes[-1] == "too_fast"
 
     play_on(NO_CONDITIONS, play)
+
+
+def test_a_branch_begins_with_no_keys_held_and_its_parent_goes_on_with_its_own() -> None:
+    with serving(model=("wan-tiny-world", "random")) as server, server.client() as client:
+        parent = client.start()["session"]
+        client.say(actions(keys=["w"]))
+        client.hear("receipt", control_id="actions", state="applied")
+        client.say({"type": "fork"})
+        branch = client.hear("forked")["session"]
+        states = [server.hub.service.timeline(name) for name in (parent, branch)]
+        assert [None if state is None else state.steering.keys for state in states] == [("w",), ()]

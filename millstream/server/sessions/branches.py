@@ -102,6 +102,7 @@ class Branches:
                 if journal is not None and isinstance(parent.request.journal, SessionJournal):
                     journal.begin_after(as_parent(session, restart, parent.request.journal.place.name))
                 branch = session.branch(restart, session_id=session_id, journal=journal)
+                branch.timeline.steering = branch.timeline.steering.released()  # its keys are its parent's
             except BaseException as error:
                 began.set_exception(error)
                 raise

@@ -21,7 +21,7 @@ from millstream.video.picture import png
 from tests.server.clients import page_msgpack
 from tests.server.clients.facts import differences, strangers
 
-REFERENCE = png(np.full((48, 64, 3), 90, np.uint8))
+REFERENCE = png(np.full((64, 48, 3), 90, np.uint8))
 
 PATIENCE_S = 30.0
 

@@ -134,7 +134,7 @@ def test_sglang_the_page_plays_and_cuts_over_to_its_event(server: Serving, forma
             assert [note.split()[0] for note in notes if "left out" in note] == ["num_frames"] if quality is None else [
                 "num_frames", "output_compression",
             ]  # fmt: skip
-            assert len(page.frames) == FIRST
+            assert len(page.frames) == 1 + LATER, "the picture that was sent, and a chunk after it"
             event_id = await page.event("prompt", "a storm")
             while page.cut_over_to < event_id:
                 await page.chunk()
