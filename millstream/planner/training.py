@@ -263,7 +263,7 @@ def saved_bytes(dit: DiTConfig, tokens: int, recompute: Recompute) -> float:
     return (dit.layers - 1) * kept + whole
 
 
-class Walks(NamedTuple):
+class ActivationWalks(NamedTuple):
     """Over the activations of a block, in times its width and its hidden layer."""
 
     width: float
@@ -279,45 +279,45 @@ class Walks(NamedTuple):
         )
 
 
-FORWARD = Walks(71.5, 3.0)
-BACKWARD = Walks(148.0, 7.0)
-AGAIN = Walks(51.0, 3.0)
+FORWARD = ActivationWalks(71.5, 3.0)
+BACKWARD = ActivationWalks(148.0, 7.0)
+AGAIN = ActivationWalks(51.0, 3.0)
 """The last is what `selective` adds."""
 
-REMADE = Walks(11, 0)
+REMADE = ActivationWalks(11, 0)
 """Values alive in the backward graph of a compiled block under `products` when its MLP goes back, besides the
 hidden layer: the outputs of self-attention and of its output matmul, the prompt's normed input, queries
 before their norm and after it, the outputs of attention and of its output matmul, the MLP's input and
 output, and the gradients of that output and of the block's."""
 
-PLAIN: dict[Recompute, Walks] = {
-    "none": Walks(14, 2, 9),
-    "selective": Walks(6, 1, 4),
-    "products": Walks(1, 0, 1),
-    "full": Walks(1, 0),
+PLAIN: dict[Recompute, ActivationWalks] = {
+    "none": ActivationWalks(14, 2, 9),
+    "selective": ActivationWalks(6, 1, 4),
+    "products": ActivationWalks(1, 0, 1),
+    "full": ActivationWalks(1, 0),
 }
 """Kept of a block operation by operation, in what its weights are in; and beside it where it goes back."""
-NARROW = PLAIN | {"none": Walks(10, 2, 18)}
+NARROW = PLAIN | {"none": ActivationWalks(10, 2, 18)}
 """Values kept in bfloat16: norms and phases of q and k are float32 there, besides what they are made of."""
-PLAIN_AT_WORK: dict[Recompute, Walks] = {
-    "none": Walks(6, 0),
-    "selective": Walks(2, 1),
-    "products": Walks(3, 1),
-    "full": Walks(3, 1),
+PLAIN_AT_WORK: dict[Recompute, ActivationWalks] = {
+    "none": ActivationWalks(6, 0),
+    "selective": ActivationWalks(2, 1),
+    "products": ActivationWalks(3, 1),
+    "full": ActivationWalks(3, 1),
 }
-ADAPTED: dict[Recompute, Walks] = {
-    "none": Walks(16, 2),
-    "selective": Walks(17, 2),
-    "products": Walks(2, 0),
-    "full": Walks(1, 0),
+ADAPTED: dict[Recompute, ActivationWalks] = {
+    "none": ActivationWalks(16, 2),
+    "selective": ActivationWalks(17, 2),
+    "products": ActivationWalks(2, 0),
+    "full": ActivationWalks(1, 0),
 }
 """Values kept with adapters. Frozen matmuls need no inputs, so `selective`, which keeps the output of every
 matmul, keeps no less than `none`."""
-ADAPTED_AT_WORK: dict[Recompute, Walks] = {
-    "none": Walks(1, 2),
-    "selective": Walks(7, 2),
-    "products": Walks(3, 2),
-    "full": Walks(3, 2),
+ADAPTED_AT_WORK: dict[Recompute, ActivationWalks] = {
+    "none": ActivationWalks(1, 2),
+    "selective": ActivationWalks(7, 2),
+    "products": ActivationWalks(3, 2),
+    "full": ActivationWalks(3, 2),
 }
 
 
@@ -399,7 +399,7 @@ def _turn_bytes(work: LearningWork, kept: float, whole: float) -> float:
     """Beside what all blocks keep, where the last of them begins its way back."""
     if work.is_compiled:
         again = {"full": whole, "products": REMADE.bytes(work.dit, work.tokens)}.get(work.recompute, 0.0)
-        return Walks(0, 3).bytes(work.dit, work.tokens) + again
+        return ActivationWalks(0, 3).bytes(work.dit, work.tokens) + again
     at_work = (ADAPTED_AT_WORK if work.is_frozen else PLAIN_AT_WORK)[work.recompute]
     return whole - kept + work.learning_bytes / VALUE_BYTES * at_work.bytes(work.dit, work.tokens, work.tp)
 
@@ -412,10 +412,10 @@ def _kept_bytes(work: LearningWork, recompute: Recompute) -> float:
         return work.learning_bytes / VALUE_BYTES * plain[recompute].bytes(work.dit, work.tokens, work.tp)
     residual = 2 if work.learning_bytes == 4 and not work.is_frozen else 1
     kept = {
-        "none": Walks(15 + 3 * residual, 1),
-        "selective": Walks(9 + residual, 1),
-        "products": Walks(1 + residual, 0),
-        "full": Walks(residual, 0),
+        "none": ActivationWalks(15 + 3 * residual, 1),
+        "selective": ActivationWalks(9 + residual, 1),
+        "products": ActivationWalks(1 + residual, 0),
+        "full": ActivationWalks(residual, 0),
     }
     prompt = (
         3 * VALUE_BYTES * work.dit.text_tokens * work.dit.width

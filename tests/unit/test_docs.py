@@ -17,7 +17,16 @@ LINK = re.compile(r"\]\(([^)\s#:]*)(?:#([^)\s]+))?\)")
 FENCE = re.compile(r"^```.*?^```", flags=re.MULTILINE | re.DOTALL)
 SUFFIXES = "py|js|toml|json|cu|md|css|html|safetensors"
 FILE = re.compile(rf"`([A-Za-z0-9_.][A-Za-z0-9_./-]*(?:/|\.(?:{SUFFIXES})))`")
-THEIRS = {"serve.toml", "fleet.toml", "page.md", "exercise.py", "solution.py", "judge.py", "pictures.py"}
+THEIRS = {
+    "injectors.safetensors",
+    "serve.toml",
+    "fleet.toml",
+    "page.md",
+    "exercise.py",
+    "solution.py",
+    "judge.py",
+    "pictures.py",
+}
 """Files of a user, or of each chapter of the course."""
 
 

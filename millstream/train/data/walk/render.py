@@ -38,10 +38,10 @@ from millstream.train.data.walk.solids import (
 )
 from millstream.train.data.walk.surface import Horizon, look_around, meet
 from millstream.train.data.walk.terrain import height_of
-from millstream.train.data.walk.things import Cutout, Figures, draw_figures, figures_of
+from millstream.train.data.walk.things import Cutout, DrawnThings, draw_figures, figures_of
 from millstream.train.data.walk.walker import Poses
 from millstream.train.data.walk.weather import falling, grey_air
-from millstream.train.data.walk.window import Window, windows_around
+from millstream.train.data.walk.window import LandWindow, windows_around
 
 LABELS = ("sky", "ground", "water", "tree", "house", "thing", "second thing")
 """What a pixel shows; an id is a name's place. A rock is a tree here."""
@@ -152,10 +152,10 @@ class _Around:
     """What the grids of a frame share."""
 
     eye: Eye
-    window: Window
+    window: LandWindow
     horizon: Horizon
     rails: Tensor
-    figures: tuple[Figures, Figures]
+    figures: tuple[DrawnThings, DrawnThings]
     trees: Quadrics
     houses: Blocks
     casters: list[Casters]
@@ -312,7 +312,7 @@ def _grid(around: _Around, rays: Rays, size: tuple[int, int], shadow: Tensor | N
     return _Grid(rays=rays, image=image, depth=depth, label=label, shadow=shadow)
 
 
-def _caster(eye: Eye, figures: Figures) -> Casters:
+def _caster(eye: Eye, figures: DrawnThings) -> Casters:
     """Shadow of a thing; a comet has none."""
     casts = torch.tensor([found not in (-1, COMET) for found in figures.kinds], device=figures.x.device)
     boxes = figures.boxes(torch.arange(len(figures.x), device=figures.x.device))

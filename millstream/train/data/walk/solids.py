@@ -355,7 +355,7 @@ def _lines(eye: Eye, rays: Rays, boxes: Boxes, found: Fragments) -> tuple[Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layer:
+class SolidLayer:
     """Solids as samples see them; all [N, P]."""
 
     depth: Tensor
@@ -364,7 +364,7 @@ class Layer:
     """[N, 3, P], lit, with no air before it."""
 
 
-def draw_trees(eye: Eye, rays: Rays, parts: Quadrics, size: tuple[int, int]) -> Layer:
+def draw_trees(eye: Eye, rays: Rays, parts: Quadrics, size: tuple[int, int]) -> SolidLayer:
     found = fragments(eye, parts.boxes, rays, size)
     ox, oy, oz, dx, dy, dz = _lines(eye, rays, parts.boxes, found)
     oy = oy - parts.base[found.solid]
@@ -416,15 +416,17 @@ def draw_trees(eye: Eye, rays: Rays, parts: Quadrics, size: tuple[int, int]) -> 
     white = (eye.mood.weather == SNOW).float()[:, None] * smooth(0.15, 0.7, normal[1] + 0.25 * coarse) * 0.85
     paint = torch.lerp(paint, torch.full_like(paint, 0.95), white[:, None])
     bent = (normal[0], (normal[1] + 0.25 * leafy).clamp(max=1), normal[2])
-    return Layer(depth=torch.where(there, t, _INF).view(shape), colour=shine_on(eye.mood, paint, bent, 0.85))
+    return SolidLayer(
+        depth=torch.where(there, t, _INF).view(shape), colour=shine_on(eye.mood, paint, bent, 0.85)
+    )
 
 
-def _nothing(eye: Eye, rays: Rays) -> Layer:
+def _nothing(eye: Eye, rays: Rays) -> SolidLayer:
     empty = torch.full_like(rays.x, _INF)
-    return Layer(depth=empty, colour=torch.zeros_like(empty)[:, None].expand(-1, 3, -1))
+    return SolidLayer(depth=empty, colour=torch.zeros_like(empty)[:, None].expand(-1, 3, -1))
 
 
-def draw_houses(eye: Eye, rays: Rays, parts: Blocks, size: tuple[int, int]) -> Layer:
+def draw_houses(eye: Eye, rays: Rays, parts: Blocks, size: tuple[int, int]) -> SolidLayer:
     found = fragments(eye, parts.boxes, rays, size)
     if not len(found.solid):
         return _nothing(eye, rays)
@@ -480,7 +482,7 @@ def draw_houses(eye: Eye, rays: Rays, parts: Blocks, size: tuple[int, int]) -> L
     lit = shine_on(eye.mood, paint, normal)
     warm = lit.new_tensor((1.0, 0.80, 0.44))[:, None]
     lit = torch.lerp(lit, warm, lamp[:, None])
-    return Layer(depth=torch.where(there, depth[winner], _INF).view(shape), colour=lit)
+    return SolidLayer(depth=torch.where(there, depth[winner], _INF).view(shape), colour=lit)
 
 
 def _facade(

@@ -18,7 +18,7 @@ from millstream.train.data.walk.camera import Rays, focal_length, widest_turn
 from millstream.train.data.walk.eye import Eye
 from millstream.train.data.walk.terrain import Height
 from millstream.train.data.walk.walker import PITCH_LIMIT
-from millstream.train.data.walk.window import REACH, Window
+from millstream.train.data.walk.window import REACH, LandWindow
 
 RINGS = 176
 NEAREST = 0.35
@@ -62,7 +62,7 @@ class Hits:
     """Rise of the farthest land in this direction."""
 
 
-def look_around(eye: Eye, window: Window, size: tuple[int, int]) -> Horizon:
+def look_around(eye: Eye, window: LandWindow, size: tuple[int, int]) -> Horizon:
     span = widest_turn(size, PITCH_LIMIT)
     count = math.ceil(2 * span * focal_length(size)) + 1
     device = eye.x.device
@@ -76,7 +76,7 @@ def look_around(eye: Eye, window: Window, size: tuple[int, int]) -> Horizon:
     return Horizon(rise=rise, highest=rise.cummax(dim=2).values, rings=rings, span=span)
 
 
-def meet(eye: Eye, window: Window, horizon: Horizon, rays: Rays) -> Hits:
+def meet(eye: Eye, window: LandWindow, horizon: Horizon, rays: Rays) -> Hits:
     directions = horizon.rise.shape[1]
     place = (rays.turn / horizon.span + 1) * ((directions - 1) / 2)
     column = place.floor().clamp(0, directions - 2)

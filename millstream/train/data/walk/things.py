@@ -32,7 +32,7 @@ REACH = 1.3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Figures:
+class DrawnThings:
     """One thing of each of N frames; all [N], metres from the frame's tile."""
 
     x: Tensor
@@ -52,7 +52,7 @@ class Figures:
         return Boxes(frames, self.x[frames], self.y[frames], self.z[frames], reach, reach, reach)
 
 
-def figures_of(walks: Walks, time_T: Tensor, eye: Eye) -> tuple[Figures, Figures]:
+def figures_of(walks: Walks, time_T: Tensor, eye: Eye) -> tuple[DrawnThings, DrawnThings]:
     """The first things of all frames, and the second ones."""
     moments = things_at(walks, time_T)
     device = eye.x.device
@@ -73,7 +73,7 @@ def figures_of(walks: Walks, time_T: Tensor, eye: Eye) -> tuple[Figures, Figures
             "half": walks.thing_half[:, slot].repeat_interleave(frames),
         }
         figures.append(
-            Figures(
+            DrawnThings(
                 **{name: values.float().to(device) for name, values in moved.items()},
                 there=(kinds >= 0).to(device),
                 colour=walks.pair("colour")[:, slot].repeat_interleave(frames).to(device),
@@ -95,7 +95,7 @@ class Cutout:
     """[N, P], infinite where it is not."""
 
 
-def draw_figures(eye: Eye, rays: Rays, figures: Figures, size: tuple[int, int]) -> Cutout:
+def draw_figures(eye: Eye, rays: Rays, figures: DrawnThings, size: tuple[int, int]) -> Cutout:
     count, samples = rays.x.shape
     device = rays.x.device
     layer = torch.zeros(count * samples, 3, device=device)
@@ -114,7 +114,7 @@ def draw_figures(eye: Eye, rays: Rays, figures: Figures, size: tuple[int, int]) 
 
 
 def _draw_kind(
-    eye: Eye, rays: Rays, figures: Figures, frames: Tensor, kind: int, size: tuple[int, int],
+    eye: Eye, rays: Rays, figures: DrawnThings, frames: Tensor, kind: int, size: tuple[int, int],
     canvas: tuple[Tensor, Tensor, Tensor],
 ) -> None:  # fmt: skip
     boxes = figures.boxes(frames)

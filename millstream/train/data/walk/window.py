@@ -26,7 +26,7 @@ REACH = CELLS[-1] * (SIDE / 2 - 1) - SNAP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Window:
+class LandWindow:
     """Heights, slopes and paths of the land around N frames."""
 
     baked: Tensor
@@ -58,7 +58,7 @@ class Window:
 
 def windows_around(
     x_N: Tensor, z_N: Tensor, row_N: Tensor, tile_N2: Tensor, seed: Tensor, setting: Tensor
-) -> tuple[Window, Tensor, Tensor]:
+) -> tuple[LandWindow, Tensor, Tensor]:
     """Windows for frames at x, z (float64, on the CPU) of scenes `row_N`, whose worlds and settings are given
     on the device; `tile_N2` (on the CPU) is what each frame counts its metres from.
 
@@ -77,7 +77,7 @@ def windows_around(
         for part in (slice(i, i + step) for i in range(0, len(rows), step))
     ]
     middle = (middles - tile_N2 * TILE).float().to(device)
-    window = Window(baked=torch.cat(baked), index=index.to(device), x=middle[:, 0], z=middle[:, 1])
+    window = LandWindow(baked=torch.cat(baked), index=index.to(device), x=middle[:, 0], z=middle[:, 1])
     return window, rows[:, 0].long(), rows[:, 1:]
 
 
