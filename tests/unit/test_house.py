@@ -370,8 +370,8 @@ SURFACE = {
     "train compare": {"--out"},
     "train translate": {"--ranks"},
     "train data prepare": {
-        "--across-cuts", "--actions", "--brightness", "--clips", "--device", "--frames", "--model", "--motion", "--out", "--part",
-        "--sizes", "--stride", "--weights",
+        "--across-cuts", "--actions", "--brightness", "--clips", "--device", "--frames", "--model", "--motion", "--out",
+        "--part", "--sizes", "--stride", "--weights",
     },
     "train data world": {
         "--count", "--held-out", "--out", "--overwrite", "--preview", "--seconds", "--seed", "--size", "--videos", "--walk",
