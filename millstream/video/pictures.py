@@ -86,23 +86,32 @@ def fit_picture(data: bytes, *, height: int, width: int, fit: Fit = "crop") -> F
 
 
 def fit_clip(
-    source: Path | bytes, *, height: int, width: int, num_frames: int, fit: Fit = "crop"
+    source: Path | bytes,
+    *,
+    height: int,
+    width: int,
+    num_frames: int,
+    fit: Fit = "crop",
+    max_pixels: int = MAX_CLIP_PIXELS,
 ) -> FittedPicture:
-    """Read the end of a clip: up to `num_frames` frames, as many as make whole latent frames."""
+    """Read the end of a clip: up to `num_frames` frames, as many as make whole latent frames. A clip of more
+    than `max_pixels` in all is refused."""
     assert num_frames >= 1, f"a clip's end has 1 frame or more, got {num_frames}"
     if isinstance(source, bytes):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "clip"
             path.write_bytes(source)
             try:
-                return fit_clip(path, height=height, width=width, num_frames=num_frames, fit=fit)
+                return fit_clip(
+                    path, height=height, width=width, num_frames=num_frames, fit=fit, max_pixels=max_pixels
+                )
             except VideoError as error:
                 raise VideoError(str(error).replace(str(path), "the clip")) from None
     size = (height, width)
     kept = deque[np.ndarray](maxlen=num_frames)
     with VideoReader(source, size=size if fit == "crop" else None) as reader:
         source_height, source_width = reader.source_size
-        longest = max(1, MAX_CLIP_PIXELS // (source_height * source_width))
+        longest = max(1, max_pixels // (source_height * source_width))
         for number, frame_HW3 in enumerate(reader.frames()):
             if number >= longest:
                 raise VideoError(
@@ -117,10 +126,20 @@ def fit_clip(
     return FittedPicture(picture=picture, note="; ".join(notes), fps=reader.fps)
 
 
-def fit_file(data: bytes, *, height: int, width: int, num_frames: int, fit: Fit = "crop") -> FittedPicture:
-    """Read a file that may be a picture or a clip."""
+def fit_file(
+    data: bytes,
+    *,
+    height: int,
+    width: int,
+    num_frames: int,
+    fit: Fit = "crop",
+    max_pixels: int = MAX_CLIP_PIXELS,
+) -> FittedPicture:
+    """Read a file that may be a picture or a clip; `max_pixels` is as in `fit_clip`."""
     if _is_clip(data):
-        return fit_clip(data, height=height, width=width, num_frames=num_frames, fit=fit)
+        return fit_clip(
+            data, height=height, width=width, num_frames=num_frames, fit=fit, max_pixels=max_pixels
+        )
     return fit_picture(data, height=height, width=width, fit=fit)
 
 

@@ -13,22 +13,26 @@ import struct
 import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from millstream.core.config import NO_CONDITIONS, ActionsConfig, ConditionsConfig
+from millstream.core.config import NO_CONDITIONS, ActionsConfig, ConditionsConfig, StreamConfig
 from millstream.core.controls import AnyControl, Receipt, SetImage
 from millstream.core.envelope import Envelope
+from millstream.core.errors import VideoError
 from millstream.server.access.limits import ClientLimits
 from millstream.server.sessions.hub import SessionHub
+from millstream.server.sessions.pictures import PictureFitter
 from millstream.serving.notices import Notice
 from millstream.serving.session_entry import OpenRequest
 from millstream.session.timeline import Timeline, TimelineState
 from tests.server.fakes import CARD, FakeService, until
 from tests.server.serving import serving
 from tests.server.test_conversation import START, Client, types
+from tests.unit.video_files import moving_frames, write_video
 
 KEYS = ("w", "a", "s", "d", "up", "down", "left", "right")
 WORLD = ConditionsConfig(actions=ActionsConfig(keys=KEYS, look=True), camera=True)
@@ -429,3 +433,21 @@ def test_a_branch_begins_with_no_keys_held_and_its_parent_goes_on_with_its_own()
         branch = client.hear("forked")["session"]
         states = [server.hub.service.timeline(name) for name in (parent, branch)]
         assert [None if state is None else state.steering.keys for state in states] == [("w",), ()]
+
+
+def test_a_server_decodes_less_of_a_clip_than_a_command_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = write_video(tmp_path / "clip.mp4", moving_frames(20, 64, 96)).read_bytes()
+    monkeypatch.setattr("millstream.server.sessions.pictures.MAX_CLIP_PIXELS", 10 * 64 * 96)
+
+    async def fit() -> None:
+        fitter = PictureFitter()
+        fitter.start()
+        try:
+            await fitter.fit(clip, StreamConfig(height=64, width=96), "crop")
+        finally:
+            fitter.close()
+
+    with pytest.raises(VideoError, match=r"more than 10 frames of 64x96; trim it"):
+        asyncio.run(fit())

@@ -16,6 +16,8 @@ from millstream.server.sessions.threads import start_threads
 from millstream.video.pictures import Fit, FittedPicture, fit_file
 
 MAX_WAITING = 16
+MAX_CLIP_PIXELS = 500_000_000
+"""Most pixels of a client's clip, all frames together: 240 frames of 1080p. All clients wait for one thread."""
 
 
 class PictureFitter:
@@ -41,6 +43,7 @@ class PictureFitter:
             width=config.width,
             num_frames=pixel_frames(0, most),
             fit=fit,
+            max_pixels=MAX_CLIP_PIXELS,
         )
         self._waiting += 1
         reading = asyncio.get_running_loop().run_in_executor(self._thread, work)

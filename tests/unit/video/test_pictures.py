@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 
 from millstream.core.errors import VideoError
-from millstream.video import pictures
 from millstream.video.pictures import Fit, FittedPicture, fit_clip, fit_file, fit_picture, whole_frames
 from tests.unit.video_files import moving_frames, one_line, write_video
 
@@ -181,13 +180,10 @@ def test_a_file_is_a_picture_or_a_clip_by_what_is_in_it() -> None:
     one_line(error, "use a PNG, JPEG")
 
 
-def test_a_clip_that_is_too_long_to_decode_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clip_that_is_too_long_to_decode_is_refused(tmp_path: Path) -> None:
     path = write_video(tmp_path / "clip.mp4", moving_frames(20, 64, 96))
-    monkeypatch.setattr(pictures, "MAX_CLIP_PIXELS", 10 * 64 * 96)
     with pytest.raises(VideoError) as error:
-        fit_clip(path, height=HEIGHT, width=WIDTH, num_frames=12)
+        fit_clip(path, height=HEIGHT, width=WIDTH, num_frames=12, max_pixels=10 * 64 * 96)
     one_line(error, "more than 10 frames of 64x96", "trim it")
 
 
