@@ -61,7 +61,6 @@ FOLDED = {
     "weight_sync-brook",
     "file_kills",
     "mutated_messages",
-    "old_journals",
     "outputs",
     "overlap",
     "pipeline_timelines",
