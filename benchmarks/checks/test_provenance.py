@@ -60,7 +60,6 @@ FOLDED = {
     "stream-14b-480x832-w6-on",
     "weight_sync-brook",
     "file_kills",
-    "mutated_messages",
     "outputs",
     "overlap",
     "pipeline_timelines",
