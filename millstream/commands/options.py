@@ -152,6 +152,11 @@ class Positions(str, Enum):
     windowed = "windowed"
 
 
+class Sampler(str, Enum):
+    renoise = "renoise"
+    unipc = "unipc"
+
+
 class Anchor(str, Enum):
     off = "off"
     latent = "latent"
@@ -272,6 +277,13 @@ class PastOptions(ShapeOptions):
     ] = None
     kv_bias: Annotated[
         float | None, typer.Option(help="Weight of the past in attention, 0 to 1.", show_default=False)
+    ] = None
+    sampler: Annotated[
+        Sampler | None,
+        typer.Option(
+            help="How a chunk gets from level to level: fresh noise, or a multistep solver's steps.",
+            show_default=False,
+        ),
     ] = None
     schedule: Schedule = None
 

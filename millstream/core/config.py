@@ -12,6 +12,9 @@ from millstream.core.schedule import noise_levels
 
 Positions = Literal["absolute", "windowed"]
 Anchor = Literal["off", "latent", "decoded"]
+Sampler = Literal["renoise", "unipc"]
+"""How a chunk gets from one noise level to the next: fresh noise on its clean estimate, or a step of a multistep
+solver (`models/unipc.py`)."""
 
 SPATIAL_STRIDE = 8
 """Pixels per latent cell along each side."""
@@ -182,6 +185,8 @@ class StreamConfig:
     first_steps: tuple[float, ...] | None = None
     """Noise levels of an epoch's first chunk, also of the first after a picture; None: as `steps`. Models of one or
     two steps are trained with more there, where there is no past to go by."""
+    sampler: Sampler = "renoise"
+    """How a chunk gets from one level to the next."""
     shift: float = 5.0
     """Moves `steps` towards more noise, as in training; used when `warp` is on."""
     warp: bool = True
@@ -217,6 +222,8 @@ class StreamConfig:
         check_share("kv_bias", self.kv_bias)
         if self.positions not in ("absolute", "windowed"):
             raise ConfigError(f"positions must be absolute or windowed, got {self.positions!r}")
+        if self.sampler not in ("renoise", "unipc"):
+            raise ConfigError(f"sampler must be renoise or unipc, got {self.sampler!r}")
         if self.anchor not in ("off", "latent", "decoded"):
             raise ConfigError(f"anchor must be off, latent or decoded, got {self.anchor!r}")
         if not MIN_FPS <= self.fps <= MAX_FPS:

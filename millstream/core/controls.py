@@ -99,7 +99,7 @@ class SetSteps(Control, frozen=True, kw_only=True, tag="steps"):
 
     steps: tuple[float, ...]
     first_steps: tuple[float, ...] | None = None
-    """Noise levels of the first chunk after a cut; without them that keeps those it had."""
+    """Noise levels of the first chunk after a cut; null: they stay as they are."""
 
     def check(self) -> None:
         check_steps(self.steps)

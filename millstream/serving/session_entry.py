@@ -186,7 +186,8 @@ def batch_key(config: StreamConfig, timeline: Timeline) -> Hashable:
     window fills: that is soon over, and the time of shared calls is learnt from full ones."""
     if timeline.start_frame + config.frames_per_chunk < timeline.window:
         return None
-    return config.latent_size, config.frames_per_chunk, timeline.next_steps, timeline.window, config.anchor
+    path = timeline.next_steps, config.sampler
+    return config.latent_size, config.frames_per_chunk, path, timeline.window, config.anchor
 
 
 def of_one_kind(chunks: Sequence[PendingChunk]) -> list[list[PendingChunk]]:

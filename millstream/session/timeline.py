@@ -528,6 +528,7 @@ class Timeline:
             steps=steps,
             commit=commit,
             context_noise=self.config.context_noise,
+            sampler=self.config.sampler,
             expected_calls=recompute_calls(len(context), frames) + len(steps) + commit,
             window=self.window,
             sink=self.sink,
