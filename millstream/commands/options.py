@@ -29,6 +29,7 @@ from millstream.core.config import MAX_FPS, MIN_FPS, StreamConfig, parse_size
 from millstream.core.engine_config import EngineConfig
 from millstream.core.errors import ConfigError
 from millstream.core.mesh_limits import MeshLimits
+from millstream.core.presets import SCHEDULES
 from millstream.core.topology import Topology
 
 Weights = Annotated[
@@ -117,6 +118,14 @@ Steps = Annotated[
     typer.Option(help="Noise levels, high to low, a call for each: 1000,750,500,250.", show_default=False),
 ]
 
+FirstSteps = Annotated[
+    str | None,
+    typer.Option(
+        help="Noise levels of the first chunk, and of the first after a cut, where they are others.",
+        show_default=False,
+    ),
+]
+
 
 class Compiler(str, Enum):
     off = "off"
@@ -143,6 +152,11 @@ class Positions(str, Enum):
     windowed = "windowed"
 
 
+class Sampler(str, Enum):
+    renoise = "renoise"
+    unipc = "unipc"
+
+
 class Anchor(str, Enum):
     off = "off"
     latent = "latent"
@@ -150,7 +164,11 @@ class Anchor(str, Enum):
 
 
 Schedule = Annotated[
-    str | None, typer.Option(help="self-forcing, krea, streamdiffusion-v2 or longlive.", show_default=False)
+    str | None,
+    typer.Option(
+        help=f"Steps, chunk and window as a model was trained for them: {', '.join(SCHEDULES)}.",
+        show_default=False,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 STREAM_FIELDS = frozenset(field.name for field in fields(StreamConfig))
@@ -226,6 +244,7 @@ class ShapeOptions:
     size: Size = None
     window: Window = None
     steps: Steps = None
+    first_steps: FirstSteps = None
 
     def changes(self) -> dict[str, Any]:
         """Fields of a StreamConfig, of those that were given."""
@@ -235,6 +254,8 @@ class ShapeOptions:
             given["height"], given["width"] = parse_size(self.size)
         if self.steps is not None:
             given["steps"] = parse_numbers(self.steps)
+        if self.first_steps is not None:
+            given["first_steps"] = parse_numbers(self.first_steps)
         return {name: value.value if isinstance(value, Enum) else value for name, value in given.items()}
 
 
@@ -256,6 +277,13 @@ class PastOptions(ShapeOptions):
     ] = None
     kv_bias: Annotated[
         float | None, typer.Option(help="Weight of the past in attention, 0 to 1.", show_default=False)
+    ] = None
+    sampler: Annotated[
+        Sampler | None,
+        typer.Option(
+            help="How a chunk gets from level to level: fresh noise, or a multistep solver's steps.",
+            show_default=False,
+        ),
     ] = None
     schedule: Schedule = None
 

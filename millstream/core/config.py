@@ -12,6 +12,9 @@ from millstream.core.schedule import noise_levels
 
 Positions = Literal["absolute", "windowed"]
 Anchor = Literal["off", "latent", "decoded"]
+Sampler = Literal["renoise", "unipc"]
+"""How a chunk gets from one noise level to the next: fresh noise on its clean estimate, or a step of a multistep
+solver (`models/unipc.py`)."""
 
 SPATIAL_STRIDE = 8
 """Pixels per latent cell along each side."""
@@ -179,6 +182,11 @@ class StreamConfig:
     """Latent frames generated together."""
     steps: tuple[float, ...] = (1000, 750, 500, 250)
     """Noise levels, high to low: one model call each."""
+    first_steps: tuple[float, ...] | None = None
+    """Noise levels of an epoch's first chunk, also of the first after a picture; None: as `steps`. Models of one or
+    two steps are trained with more there, where there is no past to go by."""
+    sampler: Sampler = "renoise"
+    """How a chunk gets from one level to the next."""
     shift: float = 5.0
     """Moves `steps` towards more noise, as in training; used when `warp` is on."""
     warp: bool = True
@@ -207,12 +215,15 @@ class StreamConfig:
     def __post_init__(self) -> None:
         check_size(self.height, self.width)
         check_steps(self.steps)
+        check_steps(self.opening_steps, "first_steps")
         check_window(self.window, self.sink, self.frames_per_chunk)
         check_seed(self.seed)
         check_share("noise_scale", self.noise_scale)
         check_share("kv_bias", self.kv_bias)
         if self.positions not in ("absolute", "windowed"):
             raise ConfigError(f"positions must be absolute or windowed, got {self.positions!r}")
+        if self.sampler not in ("renoise", "unipc"):
+            raise ConfigError(f"sampler must be renoise or unipc, got {self.sampler!r}")
         if self.anchor not in ("off", "latent", "decoded"):
             raise ConfigError(f"anchor must be off, latent or decoded, got {self.anchor!r}")
         if not MIN_FPS <= self.fps <= MAX_FPS:
@@ -220,6 +231,7 @@ class StreamConfig:
         if not (math.isfinite(self.shift) and self.shift > 0):
             raise ConfigError(f"shift must be above 0, got {self.shift}")
         check_steps(self.noise_levels(self.steps))
+        check_steps(self.noise_levels(self.opening_steps), "first_steps")
         if not 0 <= self.context_noise <= 1000:
             raise ConfigError(f"context_noise must be between 0 and 1000, got {self.context_noise}")
         if not -1 <= self.motion_gain <= 1:
@@ -228,6 +240,11 @@ class StreamConfig:
     @property
     def latent_size(self) -> tuple[int, int]:
         return self.height // SPATIAL_STRIDE, self.width // SPATIAL_STRIDE
+
+    @property
+    def opening_steps(self) -> tuple[float, ...]:
+        """Steps of an epoch's first chunk."""
+        return self.steps if self.first_steps is None else self.first_steps
 
     def noise_levels(self, steps: tuple[float, ...]) -> tuple[float, ...]:
         """Return the noise levels that `steps` stand for in this stream."""
@@ -309,13 +326,13 @@ def check_size(height: int, width: int) -> None:
         )
 
 
-def check_steps(steps: tuple[float, ...]) -> None:
+def check_steps(steps: tuple[float, ...], name: str = "steps") -> None:
     if not steps:
-        raise ConfigError("steps must name at least one noise level, for example 1000,750,500,250")
+        raise ConfigError(f"{name} must name at least one noise level, for example 1000,750,500,250")
     if any(not 0 < step <= 1000 for step in steps):
-        raise ConfigError(f"steps must lie above 0 and at most at 1000, got {_listed(steps)}")
+        raise ConfigError(f"{name} must lie above 0 and at most at 1000, got {_listed(steps)}")
     if any(later >= earlier for earlier, later in itertools.pairwise(steps)):
-        raise ConfigError(f"steps must decrease, got {_listed(steps)}")
+        raise ConfigError(f"{name} must decrease, got {_listed(steps)}")
 
 
 def check_window(window: int, sink: int, frames_per_chunk: int) -> None:

@@ -98,9 +98,13 @@ class SetSteps(Control, frozen=True, kw_only=True, tag="steps"):
     """Change the noise levels, and with them the number of model calls a chunk."""
 
     steps: tuple[float, ...]
+    first_steps: tuple[float, ...] | None = None
+    """Noise levels of the first chunk after a cut; null: they stay as they are."""
 
     def check(self) -> None:
         check_steps(self.steps)
+        if self.first_steps is not None:
+            check_steps(self.first_steps, "first_steps")
 
 
 class SetSeed(Control, frozen=True, kw_only=True, tag="seed"):

@@ -15,6 +15,7 @@ import msgspec
 from millstream.core.conditions import BeginFrom, FrameConditions
 from millstream.core.config import (
     Positions,
+    Sampler,
     check_share,
     check_size,
     check_steps,
@@ -59,6 +60,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """Which frames of the epoch `context_frames` holds, oldest first; empty unless `recompute`."""
     steps: tuple[float, ...]
     """Noise levels as the model sees them, 0 to 1000, high to low."""
+    sampler: Sampler = "renoise"
+    """How its latents get from one level to the next."""
     commit: bool
     context_noise: float
     expected_calls: int

@@ -82,6 +82,9 @@ MODELS: dict[str, ModelSpec] = {
     )
 }
 
+_FIRST = (1000, 750, 500, 250)
+"""Steps of an epoch's first chunk where later ones have fewer: `denoising_step_list_first_chunk` of thu-ml/Causal-Forcing."""
+
 SCHEDULES: dict[str, dict[str, object]] = {
     "self-forcing": dict(
         steps=(1000, 750, 500, 250), shift=5.0, warp=True, frames_per_chunk=3, window=21, sink=0
@@ -92,6 +95,41 @@ SCHEDULES: dict[str, dict[str, object]] = {
     ),
     "longlive": dict(
         steps=(1000, 750, 500, 250), shift=5.0, warp=True, frames_per_chunk=3, window=12, sink=3
+    ),
+    # Trained on 21 latent frames. Published as `generator_ema` in Self-Forcing's layout (zhuhz22/Causal-Forcing);
+    # `chunkwise/longvideo.pt` wants Rolling Forcing's window, which is not here.
+    "causal-forcing": dict(
+        steps=(1000, 750, 500, 250), shift=5.0, warp=True, frames_per_chunk=3, window=21, sink=0
+    ),
+    "causal-forcing-framewise": dict(
+        steps=(1000, 750, 500, 250), shift=5.0, warp=True, frames_per_chunk=1, window=21, sink=0
+    ),
+    "causal-forcing-pp-2": dict(
+        steps=(1000, 500), first_steps=_FIRST, shift=5.0, warp=True, frames_per_chunk=1, window=21, sink=0
+    ),
+    "causal-forcing-pp-1": dict(
+        steps=(1000,), first_steps=_FIRST, shift=5.0, warp=True, frames_per_chunk=1, window=21, sink=0
+    ),
+    # One step from the first frame on, as its config.yaml trains. Its variant `ffe_config.yaml` makes the first
+    # four frames in one block of four steps and goes on frame by frame, which no chunk size here says; first_steps
+    # of four come nearest.
+    "one-forcing": dict(steps=(1000,), shift=5.0, warp=True, frames_per_chunk=1, window=21, sink=0),
+    # Self Gradient Forcing, window and sink of its scripts/infer_self_gradient_forcing.sh. The steps are those of
+    # Causal Forcing, which it is trained from: its own configuration was not seen, read it before trusting these.
+    "sgf": dict(steps=(1000, 750, 500, 250), shift=5.0, warp=True, frames_per_chunk=3, window=12, sink=3),
+    "sgf-framewise": dict(
+        steps=(1000, 750, 500, 250), shift=5.0, warp=True, frames_per_chunk=1, window=21, sink=4
+    ),
+    # LongLive 2 numbers its levels from 0.999 down to 0 in even steps, then shifts them, and truncates what the
+    # model is told to whole numbers (999, 937, 833, 624); here it is told 999.8, 937.3, 833.1 and 624.7.
+    "longlive2": dict(
+        steps=(999, 749.25, 499.5, 249.75),
+        sampler="unipc",
+        shift=5.0,
+        warp=True,
+        frames_per_chunk=8,
+        window=32,
+        sink=8,
     ),
 }
 """Published sampling schedules: what checkpoints of that name were distilled for."""
@@ -106,4 +144,9 @@ def find_model(name: str) -> ModelSpec:
 def apply_schedule(stream: StreamConfig, name: str) -> StreamConfig:
     if name not in SCHEDULES:
         raise ConfigError(f"schedule {name!r} is unknown; known: {', '.join(sorted(SCHEDULES))}")
-    return replace(stream, **SCHEDULES[name])  # type: ignore[arg-type]  # keys are StreamConfig's own
+    whole = {
+        "first_steps": None,
+        "sampler": "renoise",
+        **SCHEDULES[name],
+    }  # a schedule replaces all of another
+    return replace(stream, **whole)  # type: ignore[arg-type]  # keys are StreamConfig's own

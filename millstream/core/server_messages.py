@@ -25,6 +25,8 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     fps: float
     """Rate that the model was made for."""
     steps: tuple[float, ...]
+    first_steps: tuple[float, ...] | None = None
+    """null: as `steps`."""
     window: int
     sink: int
     lead_s: float

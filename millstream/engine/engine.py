@@ -221,9 +221,8 @@ class Engine:
         nothing is."""
         if not self.speed.graphs:
             return 1
-        return chunks_before(
-            1 if self.speed.paired_commits else len(config.steps)
-        )  # the one with the last commit comes once
+        calls = min(len(config.steps), len(config.opening_steps))
+        return chunks_before(1 if self.speed.paired_commits else calls)  # the last commit's comes once
 
     def recorded_places(self, config: StreamConfig) -> int:
         """Sessions of which all calls can stay recorded; none where nothing is. Half is for what they share,

@@ -28,7 +28,8 @@ def future_picture(engine: Engine, session: Session, control: SetPrompt) -> NDAr
     """[H, W, 3], by the small decoder where there is one. Between chunks; a paused session stays so."""
     parts = engine.parts
     with session.branch(restart_at(session), keeps_past=False) as branch:
-        for each in (Resume(), control, SetSteps(steps=branch.timeline.steps[:1])):
+        one = branch.timeline.steps[:1]
+        for each in (Resume(), control, SetSteps(steps=one, first_steps=one)):
             branch.control(each)
         plan = branch.decide()
         if plan is None:

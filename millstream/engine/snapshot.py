@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -42,7 +42,7 @@ from millstream.session.kept import KeptAs
 from millstream.session.ports import ChunkLog
 from millstream.session.session import Session
 from millstream.session.state import SessionState
-from millstream.session.timeline import TimelineState
+from millstream.session.timeline import TimelineState, shaped_by
 
 VERSION = 1
 KEY = "millstream"
@@ -100,7 +100,7 @@ def capture(engine: Engine, session: Session, fingerprint: str, kept: KeptAs | N
         model=engine.spec.name,
         fingerprint=fingerprint,
         dtype=str(engine.dtype),
-        config=replace(session.config, steps=timeline.steps, window=timeline.window, sink=timeline.sink),
+        config=shaped_by(session.config, timeline),
         timeline=timeline,
         ring=None
         if cache is None

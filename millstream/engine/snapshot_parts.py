@@ -26,7 +26,7 @@ from millstream.models.registry import empty_vae
 from millstream.models.ring_shape import RingShape
 from millstream.models.wan.tiny_decoder import PreviewVAE, TinyDecoder, TinyDecoderConfig
 from millstream.session.history import has_anchor
-from millstream.session.timeline import TimelineState
+from millstream.session.timeline import TimelineState, shaped_by
 from millstream.session.video_input import SMALLER
 
 META = torch.device("meta")
@@ -55,7 +55,7 @@ def check_parts(
 ) -> None:
     """Raise at the first tensor that is missing, unknown, or not what this model gives a session like
     this."""
-    if (config.steps, config.window, config.sink) != (timeline.steps, timeline.window, timeline.sink):
+    if shaped_by(config, timeline) != config:
         raise SnapshotError("its configuration and its timeline differ in steps, window or sink")
     history = _check_history(
         {name: look for name, look in found.items() if name.startswith("history.")}, config, engine

@@ -99,6 +99,10 @@ def refuse_stream_batch(depth: int, config: StreamConfig, speed: Speed, compile_
         raise ConfigError(
             f"anchor {config.anchor} builds each chunk on the one before; a stream batch needs --anchor off"
         )
+    if depth > 1 and config.sampler != "renoise":
+        raise ConfigError(
+            f"a stream batch is measured with --sampler renoise alone; {config.sampler} needs a depth of 1"
+        )
     if depth > 1 and compile_backend:
         raise ConfigError(
             "which frames a staggered chunk sees changes from call to call; a stream batch needs --compile off"

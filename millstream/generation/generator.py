@@ -213,7 +213,14 @@ class Generator:
             return torch.cat([self._noise(envelope, latents[:1].shape, step) for envelope in envelopes])
 
         denoising = sampler.denoising(
-            latents, kind.steps, memory, cross, noise, entries, num_given=kind.given_frames
+            latents,
+            kind.steps,
+            memory,
+            cross,
+            noise,
+            entries,
+            num_given=kind.given_frames,
+            sampler=kind.sampler,
         )
         owed = caches[0].owed
         caches[0].owed = None
@@ -360,7 +367,8 @@ class Generator:
 def envelope_batch_key(envelope: Envelope) -> Hashable:
     """Return the batch key: chunks of equal key can share their model calls."""
     size = envelope.height, envelope.width, envelope.frames
-    return size, envelope.steps, envelope.commit, envelope.context_noise, envelope.given_frames
+    path = envelope.steps, envelope.sampler
+    return size, path, envelope.commit, envelope.context_noise, envelope.given_frames
 
 
 def _joined(caches: Sequence[SessionCache]) -> tuple[Memory, CrossKV]:

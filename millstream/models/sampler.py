@@ -1,4 +1,4 @@
-"""A few steps from noise to a clean chunk, with fresh noise in between.
+"""A few steps from noise to a clean chunk, with fresh noise in between or a multistep solver's steps.
 
 The same loop serves streaming and the train's rollouts. It asks for model calls and is answered with flows,
 so that whoever answers may work on several chunks in turn. It knows neither sessions nor where noise comes
@@ -14,10 +14,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from millstream.core.config import Sampler
 from millstream.core.schedule import FULL
 from millstream.models.dit import CrossKV
 from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.kv import Memory
+from millstream.models.unipc import UniPC
 
 
 class FlowModel(Protocol):
@@ -84,10 +86,12 @@ def denoise(
     noise: Callable[[int], Tensor],
     entries: Entries = NO_ENTRIES,
     num_given: int = 0,
+    sampler: Sampler = "renoise",
 ) -> Tensor:
     """Clean latents in the dtype of `latents_BFCYX`, which are at `levels[0]`. `noise(i)` is what step i
-    starts from. The first `num_given` frames are clean from the beginning and stay as they are."""
-    asking = denoising(latents_BFCYX, levels, memory, cross, noise, entries, num_given)
+    starts from, if it is noised again. The first `num_given` frames are clean from the beginning and stay as
+    they are."""
+    asking = denoising(latents_BFCYX, levels, memory, cross, noise, entries, num_given, sampler)
     return answer(asking, lambda call: call.answered_by(model))
 
 
@@ -99,6 +103,7 @@ def denoising(
     noise: Callable[[int], Tensor],
     entries: Entries = NO_ENTRIES,
     num_given: int = 0,
+    sampler: Sampler = "renoise",
 ) -> Asking[Tensor]:
     """Denoise a chunk as `denoise` does, by asking for the model calls."""
     assert levels, "a chunk is denoised in one step or more"
@@ -106,8 +111,11 @@ def denoising(
     current = latents_BFCYX.float()
     given = current[:, :num_given]
     clean = current
+    solver = UniPC(levels) if sampler == "unipc" else None
     for step, level in enumerate(levels):
-        if step:
+        if step and solver is not None:
+            current = solver.advance(current, clean)
+        elif step:
             current = mix(clean, noise(step), level)
         level_BF = per_frame(level, current)
         if num_given:

@@ -95,6 +95,11 @@ class Workload:
         return len(self.stream.steps) * (2 if self.guidance else 1)
 
     @property
+    def first_step_calls(self) -> int:
+        """Calls of the steps of an epoch's first chunk."""
+        return len(self.stream.opening_steps) * (2 if self.guidance else 1)
+
+    @property
     def calls(self) -> int:
         return self.rebuilds + self.step_calls + self.commits
 

@@ -43,6 +43,8 @@ class AdmissionConfig:
 class Request:
     session_id: str
     geometry: Geometry
+    first_geometry: Geometry | None = None
+    """Geometry of an epoch's first chunk, where that has steps of its own."""
     pace: Pace
     """At the frame rate it asks for, or would have at most."""
     memory_bytes: int

@@ -84,9 +84,27 @@ class CapacityCheck:
         estimate = self.times.estimate(request.geometry)
         if estimate is None:
             return SessionClaims(None, None, False)
-        bid = RateRequest(seconds=estimate.seconds, pace=request.pace, wish=request.wish(branches))
+        bid = self._bid(request, estimate, branches)
         guess = 1 if estimate.scaled_from is None else GUESS
-        return SessionClaims(bid.at_least(), bid.yielded(), estimate.seconds > self.longest_chunk_s * guess)
+        first_s = self.first_s(request)
+        too_long = estimate.seconds > self.longest_chunk_s * guess or first_s > self.longest_chunk_s * GUESS
+        return SessionClaims(bid.at_least(), bid.yielded(), too_long)
+
+    def first_s(self, request: Request) -> float:
+        """Return the seconds of an epoch's first chunk that has steps of its own, scaled from those of others;
+        0 where it has none."""
+        if request.first_geometry is None:
+            return 0.0
+        estimate = self.times.estimate(request.first_geometry)
+        return 0.0 if estimate is None else estimate.seconds
+
+    def _bid(self, request: Request, estimate: Estimate, branches: int) -> RateRequest:
+        return RateRequest(
+            seconds=estimate.seconds,
+            pace=request.pace,
+            wish=request.wish(branches),
+            first_s=self.first_s(request),
+        )
 
     def promises(self, claims: Sequence[DeviceClaim], yielding: Sequence[DeviceClaim] = ()) -> bool:
         """Return whether `claims` can be kept beside those that yield. A chunk of `claims` may come later,
@@ -112,9 +130,9 @@ class CapacityCheck:
                 "chunk times are still being measured: wait for the first chunks of the session that runs"
             )
         if self.need(request).too_long:
+            takes_s = max(estimate.seconds, self.first_s(request))
             return Obstacle(
-                f"a chunk of it would take {estimate.seconds:.0f} s, and {self.longest_chunk_s:.0f} s is the "
-                "longest here: "
+                f"a chunk of it would take {takes_s:.0f} s, and {self.longest_chunk_s:.0f} s is the longest here: "
                 f"choose a smaller size or fewer steps{basis(estimate)}"
             )
         obstacle = self._time_obstacle(bids[-1], [each.at_least() for each in bids[:-1]])
@@ -143,7 +161,7 @@ class CapacityCheck:
         """The highest whole frame rate below its least that would be admitted."""
         for fps in range(math.ceil(bid.wish.least) - 1, 0, -1):
             try:
-                slower = DeviceClaim(seconds=bid.seconds, pace=replace(bid.pace, fps=fps))
+                slower = replace(bid.at_least(), pace=replace(bid.pace, fps=fps))
             except ConfigError:  # a chunk at this rate plays longer than the lead that was asked for
                 return None
             if self.promises([*claims, slower]):
@@ -159,11 +177,7 @@ class CapacityCheck:
             estimate = self.times.estimate(request.geometry)
             if estimate is None:
                 return None
-            bids.append(
-                RateRequest(
-                    seconds=estimate.seconds, pace=request.pace, wish=request.wish(branches[request.family])
-                )
-            )
+            bids.append(self._bid(request, estimate, branches[request.family]))
         return bids
 
 

@@ -20,6 +20,7 @@ from millstream.engine.engine import Engine
 from millstream.engine.pipeline import ChunkPipeline, raise_failure
 from millstream.serving.admission import Admission
 from millstream.serving.batching import BatchTimes
+from millstream.serving.chunk_times import Geometry
 from millstream.serving.session_entry import batch_key, geometry
 from millstream.session.chunk import Chunk, PendingChunk
 from millstream.session.session import Session
@@ -82,6 +83,9 @@ class ChunkTimeProbe:
             self._prepare(config, people)
             self._measure_shared(config, people)
             self._admission.allow_chunks_of(geometry(self._engine.spec, config))
+            first = Geometry.of_first(self._engine.spec, config)
+            if first is not None:
+                self._admission.allow_chunks_of(first)
             self._quick_s = max(self._quick_s, self._estimate_s(config))
         self._engine.brake.limit_s = CUT_AFTER * self._admission.longest_chunk_s
 

@@ -29,7 +29,7 @@ import msgspec
 
 from millstream.core.chunk_work import chunk_parts
 from millstream.core.config import ModelSpec
-from millstream.core.controls import AnyControl, SetImage, SetPrompt, SetWindow
+from millstream.core.controls import AnyControl, Cut, SetImage, SetPrompt, SetWindow
 from millstream.core.envelope import recompute_calls
 from millstream.core.errors import MeshGivenUp
 from millstream.core.undo import undone_by
@@ -41,6 +41,7 @@ from millstream.serving.session_table import SessionTable
 from millstream.session.chunk import Chunk, CommitCost, PendingChunk
 from millstream.session.forks import restart_at
 from millstream.session.session import Session
+from millstream.session.timeline import shaped_by
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,14 @@ class Guess:
         return any(
             isinstance(control, SetWindow | SetImage)
             or (isinstance(control, SetPrompt) and control.mode == "recompute")
+            for control in self.controls
+        )
+
+    @property
+    def cuts(self) -> bool:
+        """True if it opens an epoch."""
+        return any(
+            isinstance(control, Cut) or (isinstance(control, SetPrompt | SetImage) and control.mode == "cut")
             for control in self.controls
         )
 
@@ -253,8 +262,9 @@ def shape_of(
     each part of the window that is rebuilt."""
     assert entry.session is not None, f"{entry.label} has no chunks"
     timeline = entry.session.timeline
-    config = entry.request.config
-    config = replace(config, steps=steps or timeline.steps, window=timeline.window, sink=timeline.sink)
+    config = shaped_by(entry.request.config, timeline)
+    opens = guess.cuts or timeline.start_frame == 0
+    config = replace(config, steps=steps or (config.opening_steps if opens else config.steps))
     shape = geometry(spec, config)
     rebuilt = recompute_calls(shape.window, config.frames_per_chunk) if guess.rebuilds else 0
     commit_flops = sum(part.flops for part in chunk_parts(spec, config, value_bytes=4)["commit"])

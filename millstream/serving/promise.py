@@ -8,6 +8,9 @@ session,
     sum over sessions whose window is at most W of  seconds / min(media, window)
     + the longest chunk among the others / W        (it may just have begun)                  <=  1
 
+where of a session whose window is at most W, only what its epoch's first chunk takes longer than `seconds` is among
+the longest chunks: all else of it is in the sum. Sessions are taken to begin epochs one at a time.
+
 With leads of two chunks or more the sum is plain utilisation, seconds / media. The second term is why a slow
 chunk of one session can break another's promise on a device that is half idle. It is the demand-bound test
 for non-preemptive earliest deadline first (Jeffay, Stanat and Martel 1991), with each session's demand
@@ -30,6 +33,18 @@ class DeviceClaim:
 
     seconds: float
     pace: Pace
+    first_s: float = 0.0
+    """Seconds of an epoch's first chunk, where that takes longer: it comes seldom, and the others wait for it."""
+
+    @property
+    def longest_s(self) -> float:
+        """Seconds for which it may hold the device."""
+        return max(self.seconds, self.first_s)
+
+    @property
+    def extra_s(self) -> float:
+        """Seconds by which an epoch's first chunk takes longer than others."""
+        return self.longest_s - self.seconds
 
     @property
     def share(self) -> float:
@@ -59,16 +74,23 @@ def pressures(claims: Sequence[DeviceClaim]) -> list[float]:
     longest = 0.0
     for group in reversed(alike):
         for number in group:
-            found[number] = longest / windows[number]
-        longest = max(longest, *(claims[number].seconds for number in group))
+            found[number] = longest
+        longest = max(longest, *(claims[number].longest_s for number in group))
+    extras: list[tuple[float, int]] = []
+    """The two largest: a session does not wait for its own."""
     for group in alike:
         urgent += sum(claims[number].share for number in group)
+        extras = sorted([*extras, *((claims[number].extra_s, number) for number in group)])[-2:]
         for number in group:
-            found[number] += urgent
+            extra = max((extra for extra, owner in extras if owner != number), default=0.0)
+            found[number] = max(found[number], extra) / windows[number] + urgent
     return found
 
 
 def longest_blocker(claim: DeviceClaim, claims: Sequence[DeviceClaim]) -> float:
     """Return the seconds of the longest chunk that may be under way when a chunk of this claim becomes more
     urgent."""
-    return max((other.seconds for other in claims if other.pace.window_s > claim.pace.window_s), default=0.0)
+    window_s = claim.pace.window_s
+    others = [other for other in claims if other is not claim]
+    waits = [other.longest_s if other.pace.window_s > window_s else other.extra_s for other in others]
+    return max(waits, default=0.0)

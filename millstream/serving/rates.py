@@ -68,9 +68,11 @@ class RateRequest:
     pace: Pace
     """Pace at the most it wants."""
     wish: RateWish
+    first_s: float = 0.0
+    """Seconds of an epoch's first chunk, where that takes longer."""
 
     def at(self, fps: float) -> DeviceClaim:
-        return DeviceClaim(seconds=self.seconds, pace=self.pace.at(fps))
+        return DeviceClaim(seconds=self.seconds, pace=self.pace.at(fps), first_s=self.first_s)
 
     def at_least(self) -> DeviceClaim:
         return self.at(self.wish.least)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from millstream.core.conditions import Picture
@@ -21,7 +21,7 @@ from millstream.session.feed import LiveFeed
 from millstream.session.pacing import Pace, RateKind
 from millstream.session.ports import ChunkLog
 from millstream.session.session import Session
-from millstream.session.timeline import Timeline
+from millstream.session.timeline import Timeline, shaped_by
 
 LABEL_LENGTH = 8
 
@@ -177,7 +177,7 @@ def label(session_id: str) -> str:
 def geometry(spec: ModelSpec, config: StreamConfig, timeline: Timeline | None = None) -> Geometry:
     """Return the geometry of a chunk: as configured, or as a session's controls have made it."""
     if timeline is not None:
-        config = replace(config, steps=timeline.steps, window=timeline.window, sink=timeline.sink)
+        config = shaped_by(config, timeline)
     return Geometry.of(spec, config)
 
 
@@ -186,7 +186,8 @@ def batch_key(config: StreamConfig, timeline: Timeline) -> Hashable:
     window fills: that is soon over, and the time of shared calls is learnt from full ones."""
     if timeline.start_frame + config.frames_per_chunk < timeline.window:
         return None
-    return config.latent_size, config.frames_per_chunk, timeline.steps, timeline.window, config.anchor
+    path = timeline.next_steps, config.sampler
+    return config.latent_size, config.frames_per_chunk, path, timeline.window, config.anchor
 
 
 def of_one_kind(chunks: Sequence[PendingChunk]) -> list[list[PendingChunk]]:

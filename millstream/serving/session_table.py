@@ -32,7 +32,7 @@ from millstream.serving.turns import Halt
 from millstream.session.chunk import Chunk, PendingChunk
 from millstream.session.pacing import Pace
 from millstream.session.session import Session
-from millstream.session.timeline import TimelineState
+from millstream.session.timeline import TimelineState, shaped_by
 
 LEARN_S = 0.03
 """Seconds between two updates of admission with chunk times, after which rates follow: chunks of a few
@@ -74,6 +74,7 @@ class SessionTable:
         return Request(
             session_id=request.session_id,
             geometry=geometry(self._engine.spec, request.config),
+            first_geometry=Geometry.of_first(self._engine.spec, request.config),
             pace=request.pace,
             memory_bytes=self._session_bytes(request.config),
             rate=request.rate,
@@ -228,7 +229,10 @@ class SessionTable:
         assert pending.turn_s is not None, f"{entry.label} had no turn"
         envelope = pending.envelope
         from_picture = envelope.begin_from is not None or bool(envelope.towards)
-        pending.is_typical = self._engine.one_offs == entry.one_offs and not from_picture
+        # an epoch's first chunk may have steps of its own
+        of_its_own = envelope.starts_epoch and entry.session.timeline.first_steps is not None
+        is_typical = not from_picture and not of_its_own
+        pending.is_typical = is_typical and self._engine.one_offs == entry.one_offs
         seconds = pending.turn_s if pending.is_typical else 0.0
         fps = self._chunk_fps(entry, pending.num_frames)
         self.scheduler.arrived(entry.session_id, now, frames=pending.num_frames, seconds=seconds, fps=fps)
@@ -431,7 +435,11 @@ class SessionTable:
         if not isinstance(control, (SetSteps, SetWindow)):
             return
         if isinstance(control, SetSteps):
-            config = replace(entry.config, steps=control.steps)
+            config = replace(
+                entry.config,
+                steps=control.steps,
+                first_steps=control.first_steps or entry.config.first_steps,
+            )
         else:
             config = replace(entry.config, window=control.window, sink=control.sink)
         self._revise(entry, config)
@@ -439,14 +447,13 @@ class SessionTable:
     def promise_stream(self, entry: SessionEntry, timeline: TimelineState) -> None:
         """Check that a session that goes back, to when its steps or window were others, still fits, and
         promise it that."""
-        self._revise(
-            entry, replace(entry.config, steps=timeline.steps, window=timeline.window, sink=timeline.sink)
-        )
+        self._revise(entry, shaped_by(entry.config, timeline))
 
     def _revise(self, entry: SessionEntry, config: StreamConfig) -> None:
         asked = replace(
             entry.asked,
             geometry=geometry(self._engine.spec, config),
+            first_geometry=Geometry.of_first(self._engine.spec, config),
             memory_bytes=self._session_bytes(config),
         )
         refusal = self.admission.revise(asked)

@@ -71,7 +71,7 @@ MAX_PICTURES = 4
 """Most pictures that wait in a session."""
 LEAST_NOISE = 0.25
 """Share of noise in the last chunk that is pulled towards a picture: it keeps the picture and may move."""
-STEERED = ("steps", "seed", "noise_scale", "window", "sink", "kv_bias")
+STEERED = ("steps", "first_steps", "seed", "noise_scale", "window", "sink", "kv_bias")
 """Settings of a stream that controls change."""
 
 Mix = tuple[WeightedPrompt, ...]
@@ -230,6 +230,7 @@ class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
     window: int
     sink: int
     kv_bias: float
+    first_steps: tuple[float, ...] | None = None
     steering: Steering = NO_STEERING
     image_blend: _ImageBlend | None = None
 
@@ -252,6 +253,8 @@ class TimelineState(msgspec.Struct, frozen=True, kw_only=True):
         """Raise if no timeline of such a stream could have come to this."""
         check_mix(self.prompts, MAX_MIX)
         check_steps(self.steps)
+        if self.first_steps is not None:
+            check_steps(self.first_steps, "first_steps")
         check_seed(self.seed)
         check_share("noise_scale", self.noise_scale)
         check_share("kv_bias", self.kv_bias)
@@ -311,6 +314,7 @@ class Timeline:
     _receipts: list[Receipt] = field(default_factory=list)
     _next_id: int = 1
     steps: tuple[float, ...] = field(init=False)
+    first_steps: tuple[float, ...] | None = field(init=False)
     seed: int = field(init=False)
     noise_scale: float = field(init=False)
     window: int = field(init=False)
@@ -321,6 +325,7 @@ class Timeline:
         check_prompts(self.prompts, MAX_MIX)
         self.prompts = normalise(self.prompts)
         self.steps = self.config.steps
+        self.first_steps = self.config.first_steps
         self.seed = self.config.seed
         self.noise_scale = self.config.noise_scale
         self.window = self.config.window
@@ -350,6 +355,7 @@ class Timeline:
         timeline._waiting = list(state.waiting)
         timeline._receipts = list(state.receipts)
         timeline.steps = state.steps
+        timeline.first_steps = state.first_steps
         timeline.seed = state.seed
         timeline.noise_scale = state.noise_scale
         timeline.window = state.window
@@ -372,6 +378,7 @@ class Timeline:
             receipts=tuple(self._receipts),
             next_id=self._next_id,
             steps=self.steps,
+            first_steps=self.first_steps,
             seed=self.seed,
             noise_scale=self.noise_scale,
             window=self.window,
@@ -449,6 +456,13 @@ class Timeline:
         return None if self._image_blend is None else self._image_blend.picture
 
     @property
+    def next_steps(self) -> tuple[float, ...]:
+        """Steps of the next chunk."""
+        if self.start_frame == 0 and self.first_steps is not None:
+            return self.first_steps
+        return self.steps
+
+    @property
     def undisturbed(self) -> bool:
         """True if the next chunk simply goes on: no control is due, nothing has to be rebuilt."""
         return not (self._pending.recompute or self.due)
@@ -486,6 +500,7 @@ class Timeline:
         anchored = self.config.anchor != "off"
         frames = self.config.frames_per_chunk
         context = context_indices if self.start_frame > 0 and (pending.recompute or anchored) else ()
+        levels = self.config.noise_levels(self.next_steps)  # before a picture moves `start_frame`
         begin = None if pending.begin is None else self._begin_from(pending.begin)
         given = 0
         if begin is not None and self.takes.image_entry == "within":
@@ -498,7 +513,6 @@ class Timeline:
         if self._image_blend is not None and begin is None:
             noise_scale = self._image_blend.step()
             towards = self._image_blend.picture.digest
-        levels = self.config.noise_levels(self.steps)
         steps = levels if noise_scale is None else start_at(levels, noise_scale)
         commit = not anchored
         envelope = Envelope(
@@ -518,6 +532,7 @@ class Timeline:
             steps=steps,
             commit=commit,
             context_noise=self.config.context_noise,
+            sampler=self.config.sampler,
             expected_calls=recompute_calls(len(context), frames) + len(steps) + commit,
             window=self.window,
             sink=self.sink,
@@ -550,9 +565,10 @@ class Timeline:
         if isinstance(control, SetWindow):
             check_window(control.window, control.sink, self.config.frames_per_chunk)
         if isinstance(control, SetSteps):
-            check_steps(
-                self.config.noise_levels(control.steps)
-            )  # what is above 0 may stand for a level that is not
+            # what is above 0 may stand for a level that is not
+            check_steps(self.config.noise_levels(control.steps))
+            if control.first_steps is not None:
+                check_steps(self.config.noise_levels(control.first_steps), "first_steps")
         if isinstance(control, SetNoiseScale) and not self.has_input:
             raise ControlError("noise_scale acts on an input video and this session has none")
         if isinstance(control, SetActions) and self.takes.actions is None:
@@ -633,8 +649,9 @@ class Timeline:
                 self._switch_prompt(control)
             case Cut():
                 self._cut()
-            case SetSteps(steps=steps):
-                self.steps = steps
+            case SetSteps():
+                self.steps = control.steps
+                self.first_steps = control.first_steps or self.first_steps
             case SetSeed(seed=seed):
                 self.seed = seed
             case SetNoiseScale(noise_scale=noise_scale):
@@ -702,6 +719,17 @@ class Timeline:
         self.sink = sink
         self._pending.init_cache = self._pending.reset_kv = self._pending.reset_cross = True
         self._pending.recompute = True
+
+
+def shaped_by(config: StreamConfig, timeline: Timeline | TimelineState) -> StreamConfig:
+    """Return a configuration with all that a chunk's time and memory depend on as controls have made it."""
+    return replace(
+        config,
+        steps=timeline.steps,
+        first_steps=timeline.first_steps,
+        window=timeline.window,
+        sink=timeline.sink,
+    )
 
 
 def _check_picture(picture: Picture | None, config: StreamConfig) -> Picture:

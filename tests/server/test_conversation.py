@@ -207,6 +207,10 @@ def test_every_wrong_word_is_answered_with_its_code_and_the_session_goes_on() ->
         ({"type": "control", "control": {"type": "seed", "seed": 10**30}}, "bad_control"),
         ({"type": "control", "control": {"type": "seed", "seed": -1}}, "bad_control"),
         ({"type": "control", "control": {"type": "steps", "steps": [1e300]}}, "bad_control"),
+        (
+            {"type": "control", "control": {"type": "steps", "steps": [500], "first_steps": [1, 2]}},
+            "bad_control",
+        ),
         ({"type": "control", "control": {"type": "kv_bias", "kv_bias": 0}}, "bad_control"),
         ({"type": "control", "control": {"type": "prompt", "prompt": "x" * 20_000}}, "bad_control"),
         ({"type": "control", "control": {"type": "prompt", "prompt": "x" * 1_000_000}}, "too_large"),
@@ -252,6 +256,7 @@ def test_every_wrong_word_is_answered_with_its_code_and_the_session_goes_on() ->
         (START | {"fps": 0}, "bad_message"),
         (START | {"fps": 1e300}, "bad_message"),
         (START | {"steps": []}, "bad_message"),
+        (START | {"first_steps": [500, 1000]}, "bad_message"),
         (START | {"window": 10**6}, "bad_message"),
         (START | {"lead_s": -5}, "bad_message"),
         (START | {"lead_s": 1e308}, "bad_message"),

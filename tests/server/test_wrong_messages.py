@@ -23,8 +23,8 @@ JSON = st.recursive(
 )
 WORDS = ("start", "attach", "view", "restore", "control", "record", "save", "ping", "stop", "nonsense")
 FIELDS = (
-    "version", "prompt", "prompts", "size", "fps", "seed", "steps", "window", "sink", "noise_scale", "lead_s", "formats",
-    "input", "wait", "unattended", "session", "view", "snapshot", "control", "at_chunk", "on", "t", "extra",
+    "version", "prompt", "prompts", "size", "fps", "seed", "steps", "first_steps", "window", "sink", "noise_scale", "lead_s",
+    "formats", "input", "wait", "unattended", "session", "view", "snapshot", "control", "at_chunk", "on", "t", "extra",
 )  # fmt: skip
 
 

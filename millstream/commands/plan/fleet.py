@@ -125,6 +125,7 @@ def admission_of(plan: Plan) -> tuple[AdmissionConfig | None, Request]:
     request = Request(
         session_id="",
         geometry=Geometry.of(ask.work.spec, ask.work.stream),
+        first_geometry=Geometry.of_first(ask.work.spec, ask.work.stream),
         pace=Pace(fps=ask.work.stream.fps, chunk_frames=ask.work.chunk_frames),
         memory_bytes=sum(need.per_session.values()),
     )

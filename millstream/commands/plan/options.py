@@ -16,6 +16,7 @@ from millstream.commands.options import Json, Schedule, ShapeOptions
 from millstream.core.config import TEMPORAL_STRIDE, ModelSpec, StreamConfig
 from millstream.core.errors import ConfigError, DeviceError
 from millstream.core.presets import apply_schedule
+from millstream.core.schedule import even_steps
 from millstream.core.topology import Topology
 
 if TYPE_CHECKING:
@@ -80,17 +81,10 @@ class PlannedOptions(ShapeOptions):
         """Fields of a StreamConfig. A single number of steps is how many, spread evenly; 1000 is one, from
         pure noise."""
         given = super().changes()
-        steps = given.get("steps", ())
-        if len(steps) != 1 or steps[0] == 1000:
-            return given
-        if not (0 < steps[0] <= MOST_STEPS and steps[0] == int(steps[0])):
-            raise ConfigError(
-                f"--steps takes how many there are, 1 to {MOST_STEPS}, or their noise levels: "
-                "1000,750,500,250; "
-                f"got {steps[0]:g}"
-            )
-        count = int(steps[0])
-        return {**given, "steps": tuple(1000 * (1 - number / count) for number in range(count))}
+        for name in ("steps", "first_steps"):
+            if name in given:
+                given[name] = _counted(given[name], f"--{name.replace('_', '-')}")
+        return given
 
     def fleets(self) -> tuple[Fleet, ...]:
         """Devices to choose from; usually of one kind."""
@@ -422,3 +416,15 @@ OF_VIDEO = ("teacher", "size", "frames", "ema")
 """Options of a video student alone."""
 OF_LANGUAGE = ("context", "reward", "answer")
 """Options of a language model alone."""
+
+
+def _counted(steps: tuple[float, ...], option: str) -> tuple[float, ...]:
+    """Noise levels as given, or so many as a single number says, evenly spaced."""
+    if len(steps) != 1 or steps[0] == 1000:
+        return steps
+    if not (0 < steps[0] <= MOST_STEPS and steps[0] == int(steps[0])):
+        raise ConfigError(
+            f"{option} takes how many there are, 1 to {MOST_STEPS}, or their noise levels: "
+            f"1000,750,500,250; got {steps[0]:g}"
+        )
+    return even_steps(int(steps[0]))

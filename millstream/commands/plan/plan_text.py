@@ -38,6 +38,8 @@ def _asked(ask: PlanAsk) -> str:
     stream = ask.work.stream
     shape = f"{work.spec.name} at {stream.height}x{stream.width}, "
     steps = f"{len(stream.steps)} steps" if len(stream.steps) != 1 else "1 step"
+    if len(stream.opening_steps) != len(stream.steps):
+        steps += f" ({len(stream.opening_steps)} in the first chunk)"
     if work.whole_clip:
         return (
             f"{shape}a clip of {work.chunk_frames} frames at once, {steps}: {stream.fps:g} FPS for "

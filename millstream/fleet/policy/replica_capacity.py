@@ -159,7 +159,8 @@ class ReplicaIndex:
         return iter(self.by_id.values())
 
     def sized(self, request: Request) -> SizedRequest:
-        kind = (request.geometry, request.pace, request.rate, request.memory_bytes, request.yields)
+        chunks = request.geometry, request.first_geometry
+        kind = (chunks, request.pace, request.rate, request.memory_bytes, request.yields)
         return SizedRequest(request, self._number(kind))
 
     def _number(self, thing: Hashable) -> int:

@@ -23,7 +23,7 @@ from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.models.conditions.files import FILE
 from millstream.models.wan.layouts import Part
-from millstream.models.weights.files import SUFFIXES, open_shard
+from millstream.models.weights.files import SUFFIXES, find_shards, open_shard
 from millstream.models.weights.fill import everything
 from millstream.models.weights.locate import ModelFiles, locate
 from millstream.models.weights.lora import Merged, merging
@@ -45,6 +45,8 @@ class PartReport:
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
     reshaped: tuple[str, ...]
+    chosen: str
+    """Which of two generators it is, where a file has both."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +63,13 @@ class ConvertReport:
                 f"{part}: {found.num_tensors} tensors, {found.num_bytes / 1e9:.2f} GB, from the "
                 f"{found.layout} layout"
             )
+            if found.chosen:
+                other = (
+                    "--no-ema takes generator"
+                    if found.chosen == "generator_ema"
+                    else "--ema takes generator_ema"
+                )
+                lines.append(f"{part}: of the two generators there, {found.chosen}; {other}")
             if found.unexpected:
                 lines.append(
                     f"{part}: left out {len(found.unexpected)} unexpected: {', '.join(found.unexpected)}"
@@ -91,9 +100,9 @@ def convert(
         staging = stack.enter_context(Staging(target))
         parts = {}
         for part, result in surveys.items():
-            parts[part] = _write_part(
-                part, result, staging, shard_bytes, prefer_ema, merged if part == "dit" else everything
-            )
+            merge = merged if part == "dit" else everything
+            chosen = _chosen(files.parts[part], prefer_ema)
+            parts[part] = _write_part(part, result, staging, shard_bytes, prefer_ema, merge, chosen)
         if files.tokenizer:
             _copy_tokenizer(files.tokenizer, staging)
         if files.injectors:
@@ -136,7 +145,13 @@ def _survey(part: Part, spec: ModelSpec, paths: Sequence[Path], prefer_ema: bool
 
 
 def _write_part(
-    part: Part, result: Survey, staging: Staging, shard_bytes: int, prefer_ema: bool, merged: Merged
+    part: Part,
+    result: Survey,
+    staging: Staging,
+    shard_bytes: int,
+    prefer_ema: bool,
+    merged: Merged,
+    chosen: str,
 ) -> PartReport:
     shards = in_shards({name: place.info.num_bytes for name, place in result.places.items()}, shard_bytes)
     names = shard_names(part, len(shards))
@@ -151,7 +166,17 @@ def _write_part(
         missing=result.missing,
         unexpected=result.unexpected,
         reshaped=result.reshaped,
+        chosen=chosen,
     )
+
+
+def _chosen(paths: Sequence[Path], prefer_ema: bool) -> str:
+    """Return which generator is read of files that have two; empty where none has."""
+    for path in (shard for source in paths for shard in find_shards(source)):
+        with open_shard(path, prefer_ema=prefer_ema) as shard:
+            if shard.chosen:
+                return shard.chosen
+    return ""
 
 
 def _read(places: Mapping[str, TensorPlace], prefer_ema: bool, merged: Merged) -> dict[str, Tensor]:

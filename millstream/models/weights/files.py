@@ -64,6 +64,8 @@ class Shard:
     path: Path
     infos: Mapping[str, TensorInfo]
     _fetch: Callable[[str], Tensor]
+    chosen: str = ""
+    """Which of two generators it is, by the file's name for it; empty where the file has no two."""
 
     def read(self, name: str) -> Tensor:
         with _clear_errors(self.path):
@@ -144,19 +146,30 @@ def _open_safetensors(path: Path, stack: ExitStack) -> Shard:
 def _open_torch(path: Path, prefer_ema: bool) -> Shard:
     """Only archives in the zip format can be mapped; older ones are read whole."""
     loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    tensors = _unwrapped(loaded, prefer_ema)
+    generators = _in_order(prefer_ema)
+    tensors = _unwrapped(loaded, generators)
     if not tensors:
         raise WeightsError(f"{path} holds no tensors; give a checkpoint's state dict")
     raw = _cleaned(tensors, path)
     infos = {
         name: TensorInfo(tuple(tensors[stored].shape), tensors[stored].dtype) for name, stored in raw.items()
     }
-    return Shard(path, infos, lambda name: tensors[raw[name]])
+    has_both = isinstance(loaded, dict) and all(_holds(loaded, name) for name in generators)
+    return Shard(path, infos, lambda name: tensors[raw[name]], generators[0] if has_both else "")
 
 
-def _unwrapped(loaded: object, prefer_ema: bool) -> dict[str, Tensor]:
+def _in_order(prefer_ema: bool) -> tuple[str, str]:
+    """Names of the averaged and the plain generator, the wanted one first."""
+    return ("generator_ema", "generator") if prefer_ema else ("generator", "generator_ema")
+
+
+def _holds(loaded: dict[str, object], name: str) -> bool:
+    value = loaded.get(name)
+    return isinstance(value, dict) and bool(value)
+
+
+def _unwrapped(loaded: object, generators: tuple[str, str]) -> dict[str, Tensor]:
     """The innermost state dict. Numbers called alpha are kept: a LoRA may store them bare."""
-    generators = ("generator_ema", "generator") if prefer_ema else ("generator", "generator_ema")
     while isinstance(loaded, dict):
         inner = (loaded.get(key) for key in (*generators, *_WRAPPERS))
         found = next((value for value in inner if isinstance(value, dict) and value), None)

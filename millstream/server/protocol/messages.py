@@ -147,6 +147,7 @@ def defaults_of(card: ModelCard) -> Defaults:
         size=f"{stream.height}x{stream.width}",
         fps=stream.fps,
         steps=stream.steps,
+        first_steps=stream.first_steps,
         window=stream.window,
         sink=stream.sink,
         lead_s=pace.max_ahead_s,

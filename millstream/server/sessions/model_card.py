@@ -89,6 +89,7 @@ def _changes(ask: Ask, fps: float | Literal["auto"]) -> dict[str, Any]:
         fps=None if fps == "auto" else fps,
         seed=ask.seed,
         steps=ask.steps,
+        first_steps=ask.first_steps,
         window=ask.window,
         sink=ask.sink,
         noise_scale=ask.noise_scale,

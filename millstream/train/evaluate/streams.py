@@ -79,7 +79,6 @@ class BatchStream:
         self._prompts = list(prompts)
         self._switch = switch
         self._seeds_B = torch.tensor(list(seeds), dtype=torch.int64, device=model.device)
-        self._levels = config.noise_levels(config.steps)
         shape = RingShape.of(model.spec.dit, config, batch=len(seeds))
         self._ring = KVRing(shape, device=model.device, dtype=model.dtype)
         self._cross = self._read(self._prompts)
@@ -103,7 +102,9 @@ class BatchStream:
         frames = list(range(self._start, self._end))
         noise = partial(self._noise, config.frames_per_chunk)
         ring.place(frames, kv_bias=config.kv_bias)
-        clean = sampler.denoise(dit, noise(0).to(self._model.dtype), self._levels, ring, cross, noise)
+        levels = config.noise_levels(config.opening_steps if self._start == 0 else config.steps)
+        start = noise(0).to(self._model.dtype)
+        clean = sampler.denoise(dit, start, levels, ring, cross, noise, sampler=config.sampler)
         settled = sampler.add_noise(clean, config.context_noise, lambda: noise(COMMIT_STEP))
         sampler.commit(dit, settled, config.context_noise, ring, cross)
         self._remember(frames, clean)

@@ -253,7 +253,12 @@ def test_sessions_that_cannot_be_are_refused(asked: dict[str, int], said: str) -
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--sessions", "2", "--together", "--offload-text"]], ids=["one", "two"]
+    "arguments",
+    [
+        ["--steps", "1000", "--first-steps", "1000,750,500"],
+        ["--sessions", "2", "--together", "--offload-text"],
+    ],
+    ids=["one", "two"],
 )
 def test_a_stream_is_measured_from_the_command_line_into_a_folder_that_was_not_there(
     tmp_path: Path, arguments: list[str]
@@ -289,7 +294,9 @@ def test_a_stream_is_measured_from_the_command_line_into_a_folder_that_was_not_t
     written = json.loads(out.read_text())
     assert written["measured"]["fps"] > 0
     assert written["measured"]["dtype"] == "float32"
-    assert written["configuration"]["offload_text"] == bool(arguments)
+    assert written["configuration"]["offload_text"] == ("--offload-text" in arguments)
+    own = "--first-steps" in arguments
+    assert written["configuration"]["stream"]["first_steps"] == ([1000, 750, 500] if own else None)
     assert "frames a second" in result.output
 
 

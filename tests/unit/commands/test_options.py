@@ -66,6 +66,7 @@ def test_a_shape_says_only_what_was_given() -> None:
         "width": 48,
         "steps": (1000.0, 500.0),
     }
+    assert ShapeOptions(first_steps="1000,750").changes() == {"first_steps": (1000.0, 750.0)}
     assert GenerateOptions(window=6).changes() == {"window": 6, "seed": 0}
     with pytest.raises(ConfigError, match="HEIGHTxWIDTH"):
         ShapeOptions(size="large").changes()

@@ -71,6 +71,7 @@ def test_what_a_session_must_look_like_is_found_out_once(
         dict(window=9, sink=2, positions="windowed"),
         dict(anchor="decoded"),
         dict(window=6, kv_bias=0.8, context_noise=20.0),
+        dict(steps=(1000,), first_steps=(1000, 500), sampler="unipc", frames_per_chunk=1),
     ],
     ids=str,
 )

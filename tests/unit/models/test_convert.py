@@ -122,10 +122,21 @@ def test_the_average_or_the_plain_generator_is_converted_as_asked(tmp_path: Path
     plain, average = (in_layout(weights_of(random_module("dit", seed)), "dit", "original") for seed in (1, 2))
     source = tmp_path / "self_forcing.pt"
     torch.save({"generator": prefixed(plain, "model."), "generator_ema": prefixed(average, "model.")}, source)
-    convert(source, tmp_path / "average")
-    convert(source, tmp_path / "plain", prefer_ema=False)
+    averaged = convert(source, tmp_path / "average")
+    as_trained = convert(source, tmp_path / "plain", prefer_ema=False)
+    assert "dit: of the two generators there, generator_ema; --no-ema takes generator" in averaged.lines()
+    assert "dit: of the two generators there, generator; --ema takes generator_ema" in as_trained.lines()
     assert_same(converted(tmp_path / "average", "dit"), weights_of(random_module("dit", 2)))
     assert_same(converted(tmp_path / "plain", "dit"), weights_of(random_module("dit", 1)))
+
+
+def test_a_file_with_one_generator_says_nothing_of_another(tmp_path: Path) -> None:
+    dit = in_layout(weights_of(random_module("dit")), "dit", "original")
+    torch.save({"generator_ema": prefixed(dit, "model."), "generator": {}}, tmp_path / "one.pt")
+    report = convert(tmp_path / "one.pt", tmp_path / "ours", prefer_ema=False)
+    assert not report.parts["dit"].chosen
+    assert not any("generators" in line for line in report.lines())
+    assert_same(converted(tmp_path / "ours", "dit"), weights_of(random_module("dit")))
 
 
 def test_transposed_and_shared_tensors_are_written_as_they_read(tmp_path: Path) -> None:

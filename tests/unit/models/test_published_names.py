@@ -232,6 +232,25 @@ def test_a_file_of_published_names_fills_a_module(part: Part, tmp_path: Path) ->
         assert torch.equal(filled[each.ours], values[each.name]), each
 
 
+@pytest.mark.parametrize("prefix", ["model.", "model._fsdp_wrapped_module."])
+def test_a_causal_student_as_it_is_published_fills_a_module(prefix: str, tmp_path: Path) -> None:
+    """Self-Forcing, Causal-Forcing and its ++, One-Forcing, Self Gradient Forcing: one `.pt` file whose
+    `generator_ema` is a wrapper that calls the network `model`; Wan's own names within."""
+    module, published = small("dit")
+    values: dict[str, Tensor] = {each.name: torch.randn(each.shape) for each in published}
+    for name in ("patch_embedding.weight", "blocks.1.self_attn.norm_q.weight", "head.modulation"):
+        assert name in values
+    wrapped = {f"{prefix}{name}": value for name, value in values.items()}
+    as_trained = {name: value + 1 for name, value in wrapped.items()}
+    torch.save(
+        {"generator": as_trained, "generator_ema": wrapped, "critic": {}}, tmp_path / "causal_forcing.pt"
+    )
+    fill(module, "dit", [tmp_path / "causal_forcing.pt"], device="cpu", dtype=torch.float32)
+    filled = module.state_dict()
+    for each in published:
+        assert torch.equal(filled[each.ours], values[each.name]), each
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["dit", "vae"])
 def test_diffusers_converter_puts_every_published_tensor_where_ours_does(part: Part) -> None:

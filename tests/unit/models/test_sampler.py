@@ -28,6 +28,34 @@ def test_every_published_schedule_makes_a_valid_stream(name: str) -> None:
     assert apply_schedule(MODELS["wan-tiny"].stream, name).steps == SCHEDULES[name]["steps"]
 
 
+FOUR = (1000.0, 937.5, 833.3333, 625.0)
+STUDENTS = {
+    "causal-forcing": (3, FOUR, FOUR),
+    "causal-forcing-framewise": (1, FOUR, FOUR),
+    "causal-forcing-pp-2": (1, FOUR, (1000.0, 833.3333)),
+    "causal-forcing-pp-1": (1, FOUR, (1000.0,)),
+    "one-forcing": (1, (1000.0,), (1000.0,)),
+    "sgf": (3, FOUR, FOUR),
+    "sgf-framewise": (1, FOUR, FOUR),
+}
+"""Frames of a chunk, and the levels of a first and of a later one."""
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_students_are_denoised_as_they_are_published(name: str) -> None:
+    frames, first, later = STUDENTS[name]
+    stream = apply_schedule(MODELS["wan2.1-t2v-1.3b"].stream, name)
+    assert stream.frames_per_chunk == frames
+    assert stream.noise_levels(stream.opening_steps) == pytest.approx(first, abs=1e-3)
+    assert stream.noise_levels(stream.steps) == pytest.approx(later, abs=1e-3)
+
+
+def test_a_schedule_leaves_nothing_of_another() -> None:
+    stream = apply_schedule(MODELS["wan2.1-t2v-1.3b"].stream, "causal-forcing-pp-1")
+    plain = apply_schedule(apply_schedule(stream, "longlive2"), "self-forcing")
+    assert plain == apply_schedule(MODELS["wan2.1-t2v-1.3b"].stream, "self-forcing")
+
+
 @given(st.floats(0.01, 1.0), st.lists(st.floats(1, 1000), min_size=1, max_size=6, unique=True))
 def test_a_video_starts_at_the_level_its_noise_has(scale: float, steps: list[float]) -> None:
     levels = start_at(tuple(sorted(steps, reverse=True)), scale)

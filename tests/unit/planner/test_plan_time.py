@@ -281,6 +281,35 @@ def test_a_first_frame_waits_for_a_commit_only_where_ranks_share_the_fronts_devi
     assert (first > without, first == without) == (waits, not waits)
 
 
+def test_a_first_frame_waits_for_the_first_chunks_own_steps_and_a_rate_does_not() -> None:
+    stream = replace(work("1.3b", 480, 832, 21).stream, steps=(1000,))
+    own = replace(stream, first_steps=(1000, 750, 500, 250))
+    spec = MODELS["wan2.1-t2v-1.3b"]
+    found, plain, four = (
+        chunk_time(Workload(spec=spec, stream=each), parse_fleet("H200"), LOCAL)
+        for each in (own, stream, replace(stream, steps=own.opening_steps))
+    )
+    assert found.period_ms == plain.period_ms < four.period_ms
+    assert plain.first_frame_ms < found.first_frame_ms == four.first_frame_ms
+
+
+@given(st.sampled_from([1, 3, 4, 8]), st.sampled_from(["off", "latent"]))
+def test_chunks_of_any_size_are_planned(frames: int, anchor: str) -> None:
+    """Larger ones take longer and no longer a frame: a call's launches and its weights are shared."""
+    base = work("1.3b", 480, 832, 24)
+    times = []
+    for each in (1, frames):
+        stream = replace(base.stream, frames_per_chunk=each, anchor=anchor)
+        planned = replace(base, stream=stream)
+        assert planned.chunk_frames == 4 * each
+        assert planned.rebuilds == (0 if anchor == "off" else -(-(24 - each) // each))
+        times.append(chunk_time(planned, parse_fleet("H200"), LOCAL))
+    one, several = times
+    assert one.first_frame_ms <= several.first_frame_ms
+    if anchor == "off":
+        assert one.period_ms <= several.period_ms <= frames * one.period_ms
+
+
 def test_a_layer_pipeline_gives_one_session_nothing_and_several_their_share() -> None:
     workload = work("14b", 320, 576, 6)
     fleet = parse_fleet("5xH200")

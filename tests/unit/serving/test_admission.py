@@ -4,6 +4,7 @@ device."""
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -132,6 +133,40 @@ def test_a_long_chunk_is_kept_from_a_session_that_could_not_wait_for_it() -> Non
         "a chunk due within 0.75 s could wait 1.50 s for another session's: choose a smaller size or fewer "
         "steps or wait"
     )
+
+
+# --- steps of its own for an epoch's first chunk
+
+
+def one_step(name: str, first: Geometry | None, **changes: object) -> Request:
+    return request(name, geometry=replace(GEOMETRY, calls=2), first_geometry=first, **changes)
+
+
+def test_others_wait_for_a_first_chunk_of_more_steps_and_its_own_session_does_not() -> None:
+    """A chunk takes 0.3 s, and a first one of five times the work 1.5 s, scaled: as long as chunks are due in."""
+    door = admission(seconds=None)
+    door.times.add(replace(GEOMETRY, calls=2), 0.3)
+    first = replace(GEOMETRY, calls=5, flops=5 * GEOMETRY.flops)
+    alone = door.ask(one_step("alone", first, rate="strict"), 0.0)
+    assert isinstance(alone, Admitted)
+    assert alone.fps == PACE.fps
+    answer = door.ask(one_step("other", first, may_wait=False), 0.0)
+    assert isinstance(answer, Refused)
+    assert "could wait 1.20 s for another session's" in answer.reason
+    assert isinstance(door.ask(one_step("even", None, may_wait=False), 0.0), Refused), (
+        "it would wait for alone"
+    )
+    door.remove("alone", 0.0)
+    assert [type(door.ask(one_step(name, None), 0.0)) for name in "ab"] == [Admitted, Admitted]
+
+
+def test_a_first_chunk_that_takes_longer_than_any_may_is_refused() -> None:
+    door = admission(seconds=None, longest_chunk_s=2.0)
+    door.times.add(replace(GEOMETRY, calls=2), 0.3)
+    slow = replace(GEOMETRY, calls=21, flops=20 * GEOMETRY.flops)
+    answer = door.ask(one_step("slow", slow, rate="strict"), 0.0)
+    assert isinstance(answer, Refused)
+    assert answer.reason.startswith("a chunk of it would take 6 s, and 2 s is the longest here")
 
 
 # --- what is not measured
@@ -433,18 +468,25 @@ def test_admission_never_exceeds_the_promise_the_memory_or_the_line_and_keeps_it
             st.floats(0.01, 2.0),
             st.sampled_from([1.0, 2.0, 4.0, 8.0, 24.0]),
             st.sampled_from([None, 14.0, 20.0]),
+            st.floats(0.0, 3.0),
         ),
         max_size=8,
     )
 )
 def test_pressures_are_what_the_promise_says_at_every_window(
-    asked: list[tuple[float, float, float | None]],
+    asked: list[tuple[float, float, float | None, float]],
 ) -> None:
     claims = [
-        DeviceClaim(seconds=seconds, pace=Pace(fps=fps, chunk_frames=12, lead_s=lead))
-        for seconds, fps, lead in asked
+        DeviceClaim(seconds=seconds, pace=Pace(fps=fps, chunk_frames=12, lead_s=lead), first_s=first_s)
+        for seconds, fps, lead, first_s in asked
     ]
     for claim, found in zip(claims, pressures(claims), strict=True):
         window = claim.pace.window_s
         urgent = utilisation([other for other in claims if other.pace.window_s <= window])
         assert found == pytest.approx(urgent + longest_blocker(claim, claims) / window)
+        others = [other for other in claims if other is not claim]
+        behind = [max(other.seconds, other.first_s) for other in others if other.pace.window_s > window]
+        opening = [
+            max(0.0, other.first_s - other.seconds) for other in others if other.pace.window_s <= window
+        ]
+        assert longest_blocker(claim, claims) == pytest.approx(max([*behind, *opening, 0.0]))

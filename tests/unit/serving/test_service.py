@@ -23,7 +23,8 @@ from millstream.serving.chunk_times import ChunkTimes
 from millstream.serving.notices import Applied, Ended, Live, Notice, Waiting
 from millstream.serving.service import Service
 from millstream.serving.session_entry import OpenRequest, geometry
-from millstream.session.chunk import Chunk, ChunkPlan
+from millstream.serving.session_table import SessionTable
+from millstream.session.chunk import Chunk, ChunkPlan, PendingChunk
 from millstream.session.feed import CAPACITY, LiveFeed
 from millstream.session.session import Session
 
@@ -426,3 +427,48 @@ def test_closing_the_service_ends_every_session_and_leaves_no_thread(engine: Eng
     assert set(threading.enumerate()) <= before
     with pytest.raises(MillstreamError, match="shutting down"):
         service.open(request(engine, "b"), Owner())
+
+
+@pytest.mark.parametrize("frames", [1, 8])
+def test_a_first_chunk_of_its_own_steps_is_shown_and_nothing_is_learnt_from_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, frames: int
+) -> None:
+    """Beside one of another schedule, with which it may share no call."""
+    own = dict(steps=(1000,), first_steps=(1000, 750, 500), frames_per_chunk=frames, window=2 * frames)
+    calm = dict(fps=float(frames), lead_s=60.0)  # all fit, on a busy machine too
+    expected = [alone(engine, "sea", 4, **each) for each in (own, {})]
+    typical: dict[int, bool] = {}
+    shown = SessionTable.shown
+
+    def noted(table: SessionTable, pending: PendingChunk, chunk: Chunk) -> None:
+        if pending.session.id == "own":
+            typical[chunk.index] = pending.is_typical
+        shown(table, pending, chunk)
+
+    monkeypatch.setattr(SessionTable, "shown", noted)
+    with running(engine, batch=2) as service:
+        service.table.admission.times.add(geometry(engine.spec, config(engine, **own)), 0.01)
+        owners = [Owner(), Owner()]
+        service.open(request(engine, "own", **own, **calm), owners[0])
+        service.open(request(engine, "plain", **calm), owners[1])
+        service.control("own", Cut(), at_chunk=4)
+        for name in ("own", "plain"):
+            service.watch(name)
+        for owner, digests in zip(owners, expected, strict=True):
+            assert owner.digests(4)[:4] == digests
+        asked = service.table.entries["own"].asked
+        assert asked.first_geometry is not None
+        assert (asked.geometry.calls, asked.first_geometry.calls) == (2, 4)
+        assert service.table.entries["plain"].asked.first_geometry is None
+        owners[0].digests(2)
+        assert [typical[chunk] for chunk in range(6)] == [False, True, True, True, False, True]
+
+
+def test_its_own_first_steps_are_promised_when_they_are_named(engine: Engine) -> None:
+    with running(engine) as service:
+        service.open(request(engine, "a"), Owner())
+        service.control("a", SetSteps(steps=(1000,), first_steps=(1000, 750, 500, 250)))
+        service.control("a", SetSteps(steps=(900,)))
+        asked = service.table.entries["a"].asked
+        assert asked.first_geometry is not None
+        assert (asked.geometry.calls, asked.first_geometry.calls) == (2, 5)

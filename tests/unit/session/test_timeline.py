@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import torch
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
@@ -376,3 +379,55 @@ def test_history_holds_the_sink_and_the_newest_frames_only() -> None:
         assert len(history) <= 8
     assert history.context_indices(window=8, sink=2, frames_per_chunk=3) == (0, 1, 27, 28, 29)
     assert history.context((0, 1, 27)).shape == (1, 3, 1, 1, 1)
+
+
+def test_the_first_chunk_of_each_epoch_has_steps_of_its_own() -> None:
+    run = Run(first_steps=(1000, 750, 500, 250), steps=(1000,), warp=False)
+    run.timeline.queue(Cut(), at_chunk=2)
+    planned = [run.plan() for _ in range(4)]
+    first, later = (1000, 750, 500, 250), (1000,)
+    assert [envelope.steps for envelope in planned] == [first, later, first, later]
+    assert [envelope.expected_calls for envelope in planned] == [5, 2, 5, 2]
+
+
+def test_steps_that_change_leave_those_of_a_first_chunk_unless_they_are_named() -> None:
+    run = Run(first_steps=(1000, 900), steps=(1000,), warp=False)
+    for chunk, control in enumerate((SetSteps(steps=(800,)), SetSteps(steps=(700,), first_steps=(700,)))):
+        run.timeline.queue(control, at_chunk=1 + 2 * chunk)
+        run.timeline.queue(Cut(), at_chunk=2 + 2 * chunk)
+    assert [run.plan().steps for _ in range(6)] == [(1000, 900), (800,), (1000, 900), (700,), (700,), (700,)]
+    again = Timeline.from_state("s", run.timeline.config, run.timeline.state())
+    assert (again.steps, again.first_steps) == ((700,), (700,))
+    with pytest.raises(ConfigError, match="first_steps must decrease"):
+        run.timeline.queue(SetSteps(steps=(700,), first_steps=(300, 500)))
+
+
+@given(
+    st.sampled_from([1, 3, 4, 8]), st.integers(0, 3), st.lists(st.integers(1, 20), max_size=4, unique=True)
+)
+def test_chunks_of_any_size_are_numbered_and_rebuilt_as_they_were_made(
+    frames: int, sink: int, cuts: list[int]
+) -> None:
+    """With the window rebuilt at each chunk: by chunks, oldest first, and never more than it holds."""
+    window = sink + 2 * frames + 1
+    config = replace(CONFIG, frames_per_chunk=frames, window=window, sink=sink, anchor="latent")
+    timeline = Timeline("s", config, (WeightedPrompt("sea"),))
+    for chunk in cuts:
+        timeline.queue(Cut(), at_chunk=chunk)
+    history = History()
+    epochs: dict[int, int] = {}
+    for chunk in range(24):
+        assert timeline.absorb()
+        if timeline.start_frame == 0:
+            history.clear()
+        context = history.context_indices(window=window, sink=sink, frames_per_chunk=frames)
+        envelope = timeline.plan(call_id=chunk + 1, context_indices=context)
+        envelope.validate()
+        assert envelope.start_frame == epochs.get(envelope.cache_epoch, 0)
+        epochs[envelope.cache_epoch] = envelope.end_frame
+        groups = [envelope.context_indices[group] for group in envelope.context_groups()]
+        assert [frame for group in groups for frame in group] == list(context)
+        assert all(len(group) <= frames for group in groups)
+        made = torch.zeros(1, frames, 1, 1, 1)
+        history.push(envelope.start_frame, made, window=window, sink=sink)
+    assert max(epochs) == len(cuts)
