@@ -41,8 +41,8 @@ class Conv:
 
 @lru_cache(maxsize=256)
 def decoder_convs(vae: VAEConfig | BrookVAEConfig, frames: int, height: int, width: int) -> tuple[Conv, ...]:
-    rows = height // SPATIAL_STRIDE
-    columns = width // SPATIAL_STRIDE
+    rows = height // vae.spatial_stride
+    columns = width // vae.spatial_stride
     if isinstance(vae, BrookVAEConfig):
         return tuple(_brook_decoder(vae, frames, rows, columns))
     return tuple(replace(conv, deep=True) for conv in _wan_decoder(vae, frames, rows, columns))
@@ -52,7 +52,9 @@ def decoder_convs(vae: VAEConfig | BrookVAEConfig, frames: int, height: int, wid
 def encoder_convs(vae: VAEConfig | BrookVAEConfig, frames: int, height: int, width: int) -> tuple[Conv, ...]:
     if isinstance(vae, BrookVAEConfig):
         return tuple(_brook_encoder(vae, frames, height, width))
-    return tuple(replace(conv, deep=True) for conv in _wan_encoder(vae, frames, height, width))
+    rows = height // vae.pixel_patch
+    columns = width // vae.pixel_patch
+    return tuple(replace(conv, deep=True) for conv in _wan_encoder(vae, frames, rows, columns))
 
 
 @lru_cache(maxsize=256)
@@ -77,13 +79,13 @@ def tiny_decoder_convs(channels: int, frames: int, height: int, width: int) -> t
 
 
 def _wan_decoder(c: VAEConfig, t: int, y: int, x: int) -> Iterator[Conv]:
-    widths = [c.width * m for m in (c.multipliers[-1], *reversed(c.multipliers))]
+    widths = c.widths_up
     doubles = tuple(reversed(c.downsample_time))
     yield _conv(c.channels, c.channels, 1, t, y, x)
     yield _conv(c.channels, widths[0], 27, t, y, x, tail=2)
     yield from _middle(widths[0], t, y, x)
     for level, (inner, outer) in enumerate(pairwise(widths)):
-        inner = inner if level == 0 else inner // 2
+        inner = inner if level == 0 or c.residual else inner // 2
         for block in range(c.res_blocks + 1):
             yield from _res_block(inner if block == 0 else outer, outer, t, y, x)
         if level < len(doubles):
@@ -92,14 +94,14 @@ def _wan_decoder(c: VAEConfig, t: int, y: int, x: int) -> Iterator[Conv]:
                 t *= 2
             y = 2 * y
             x = 2 * x
-            yield _conv(outer, outer // 2, 9, t, y, x)
-    yield _conv(widths[-1], 3, 27, t, y, x, tail=2)
+            yield _conv(outer, outer if c.residual else outer // 2, 9, t, y, x)
+    yield _conv(widths[-1], c.colours, 27, t, y, x, tail=2)
 
 
 def _wan_encoder(c: VAEConfig, frames: int, y: int, x: int) -> Iterator[Conv]:
-    widths = [c.width * m for m in (1, *c.multipliers)]
+    widths = c.widths_down
     t = TEMPORAL_STRIDE * frames
-    yield _conv(3, widths[0], 27, t, y, x, tail=2)
+    yield _conv(c.colours, widths[0], 27, t, y, x, tail=2)
     for level, (inner, outer) in enumerate(pairwise(widths)):
         for block in range(c.res_blocks):
             yield from _res_block(inner if block == 0 else outer, outer, t, y, x)

@@ -14,12 +14,12 @@ from functools import cache
 
 from millstream.core.chunk_work import tokens_per_frame
 from millstream.core.config import (
-    SPATIAL_STRIDE,
     TEMPORAL_STRIDE,
     BrookVAEConfig,
     DiTConfig,
     StreamConfig,
     VAEConfig,
+    size_unit,
 )
 from millstream.core.errors import ConfigError
 from millstream.core.vae_layers import Conv, decoder_convs, encoder_convs
@@ -72,8 +72,9 @@ def tiled_decode_peak(
 ) -> int:
     """Decoding square tiles of `tile` pixels one after another: the working set of one, beside all
     pictures."""
-    if tile < SPATIAL_STRIDE or tile % SPATIAL_STRIDE:
-        raise ConfigError(f"--tile must be a multiple of {SPATIAL_STRIDE} pixels, got {tile}")
+    unit = size_unit(stream.stride)
+    if tile < unit or tile % unit:
+        raise ConfigError(f"--tile must be a multiple of {unit} pixels, got {tile}")
     piece = replace(stream, height=min(tile, stream.height), width=min(tile, stream.width))
     pictures = TEMPORAL_STRIDE * frames * 3 * stream.height * stream.width * value_bytes
     return decode_peak(vae, piece, frames=frames, value_bytes=value_bytes) + pictures

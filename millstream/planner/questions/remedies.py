@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from millstream.core.config import size_unit
 from millstream.core.topology import Topology
 from millstream.planner.cards.weights import NATIVE
 from millstream.planner.hardware import DEVICES, MAX_DEVICES, Fleet
@@ -107,10 +108,11 @@ def _window(ask: PlanAsk, only: Topology | None) -> Remedy | None:
 
 def _size(ask: PlanAsk, only: Topology | None) -> Remedy | None:
     stream = ask.work.stream
+    unit = size_unit(stream.stride)
     sizes = [
-        (rows, max(16, round(rows * stream.width / stream.height / 16) * 16))
+        (rows, max(unit, round(rows * stream.width / stream.height / unit) * unit))
         for rows in (720, 640, 480, 416, 352, 320, 256, 192, 128)
-        if rows < stream.height
+        if rows < stream.height and rows % unit == 0
     ]
     tries = (
         (f"pictures of {height}x{width} (--size {height}x{width})", _stream(ask, height=height, width=width))
