@@ -136,6 +136,11 @@ class VAEConfig:
         return SPATIAL_STRIDE * self.pixel_patch
 
     @property
+    def has_fast_path(self) -> bool:
+        """True if the fast decoder, tiles and published tiny decoders know it: without shortcuts."""
+        return not self.residual and self.pixel_patch == 1
+
+    @property
     def colours(self) -> int:
         """Channels of what its first convolution reads and its last one gives."""
         return 3 * self.pixel_patch**2
@@ -185,6 +190,10 @@ class BrookVAEConfig:
     @property
     def spatial_stride(self) -> int:
         return SPATIAL_STRIDE
+
+    @property
+    def has_fast_path(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -112,7 +112,8 @@ def _wan_peak(convs: Sequence[Conv], value_bytes: int, turned: bool) -> int:
 
     At its second norm its input, its middle, a float32 copy and its square. At its second convolution three
     such tensors, its own new tail, what it convolves, which is a tail of two frames longer, and the result;
-    the last two again where turned.
+    the last two again where turned. In a level with a shortcut, what came into it as well; and at its end
+    that, the level's result, and what is added to it, or the last convolution's two sides again where turned.
     """
     norm = 2 * value_bytes + (_FLOAT if value_bytes < _FLOAT else 0) + _FLOAT
     tails = 0
@@ -122,9 +123,25 @@ def _wan_peak(convs: Sequence[Conv], value_bytes: int, turned: bool) -> int:
             frame = conv.outer * conv.rows * conv.columns
             moved = conv.frames + 2 + conv.frames
             convolved = (3 * conv.frames + 2 + moved * (2 if turned else 1)) * value_bytes
-            peak = max(peak, tails + frame * max(norm * conv.frames, convolved))
+            held = conv.beside * value_bytes
+            peak = max(peak, tails + held + frame * max(norm * conv.frames, convolved))
+        elif conv.taps == 27 and conv.inner > conv.outer and conv.tail and tails:
+            peak = max(peak, tails + _narrowing(conv, value_bytes, turned))
+        elif conv.beside:
+            result = conv.outer * _places(conv)
+            peak = max(peak, tails + (conv.beside + result * (4 if turned else 3)) * value_bytes)
         tails += conv.tail_values * value_bytes
     return peak
+
+
+def _narrowing(conv: Conv, value_bytes: int, turned: bool) -> int:
+    """In the first convolution of a block that has fewer channels than came in: at its norm or as it
+    convolves."""
+    frame = conv.inner * conv.rows * conv.columns
+    norm = value_bytes + (_FLOAT if value_bytes < _FLOAT else 0) + _FLOAT
+    moved = frame * (conv.frames + 2) + conv.outer * _places(conv)
+    convolved = frame * (2 * conv.frames + 2) + moved * (2 if turned else 1)
+    return max(frame * conv.frames * norm, convolved * value_bytes)
 
 
 def _brook_decode(vae: BrookVAEConfig, convs: Sequence[Conv], value_bytes: int) -> int:

@@ -9,7 +9,7 @@ Shapes: B batch, C channels, T frames (latent or pixel, by depth), Y and X rows 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -171,16 +171,12 @@ class UpLevel(nn.Module):
 
 
 class LastLevel(nn.Module):
-    """Layers of the decoder's last level, which grows nothing and has no shortcut."""
+    """Layers of the decoder's last level, which grows nothing and has no shortcut: the decoder goes through
+    them itself, so that nothing holds what came in."""
 
     def __init__(self, layers: Iterable[nn.Module]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
-
-    def forward(self, x: Tensor, carry: Carry) -> Tensor:
-        for layer in self.layers:
-            x = layer(x, carry)
-        return x
 
 
 class WanEncoder(nn.Module):
@@ -245,9 +241,16 @@ class WanDecoder(nn.Module):
 
     def forward(self, z: Tensor, carry: Carry) -> Tensor:
         x = self.conv_in.stream(z, carry)
-        for layer in (*self.middle, *self.up):
+        for layer in (*self.middle, *self._ascent()):
             x = layer(x, carry)
         return out_of_patches(self.conv_out.stream(F.silu(self.norm_out(x)), carry), self.pixel_patch)
+
+    def _ascent(self) -> Iterator[nn.Module]:
+        for layer in self.up:
+            if isinstance(layer, LastLevel):
+                yield from layer.layers
+            else:
+                yield layer
 
 
 class WanVAE(nn.Module):

@@ -77,7 +77,7 @@ def _fp8(ask: PlanAsk, only: Topology | None) -> Remedy | None:
 
 
 def _tiny(ask: PlanAsk, only: Topology | None) -> Remedy | None:
-    if ask.work.decoder == "tiny":
+    if ask.work.decoder == "tiny" or not ask.work.has_tiny_decoder:
         return None
     return _first(iter([("a tiny decoder, rougher pictures (--vae tiny)", _with(ask, decoder="tiny"))]), only)
 
@@ -200,7 +200,7 @@ def _small_changes(ask: PlanAsk, only: Topology | None) -> Iterator[tuple[str, C
     for window in (9, 6):
         if stream.frames_per_chunk + stream.sink <= window < stream.window and not work.whole_clip:
             yield f"--window {window}", partial(_stream, window=window)
-    if work.decoder == "full":
+    if work.decoder == "full" and work.has_tiny_decoder:
         yield "--vae tiny", lambda asked: _with(asked, decoder="tiny")
     for count in (2, 1):
         if count < len(stream.steps):
