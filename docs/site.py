@@ -30,7 +30,7 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:]+)(#[^)]*)?\)")
 PAGES = {
-    "Begin": ("index", "install", "brook", "glossary"),
+    "Begin": ("index", "install", "brook", "models", "glossary"),
     "Stream": ("serving", "forking", "positions", "inputs", "outputs", "performance"),
     "Build on it": ("api", "client", "clients", "protocol", "integrations", "security"),
     "Scale": ("distributed", "fleet", "planning", "profiling"),

@@ -109,7 +109,9 @@ OffloadText = Annotated[
 MAX_THREADS = 1024
 """OpenMP ends the process where it cannot have as many as it is told."""
 Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1, max=MAX_THREADS, show_default=False)]
-Size = Annotated[str | None, typer.Option(help="HEIGHTxWIDTH, multiples of 16.", show_default=False)]
+Size = Annotated[
+    str | None, typer.Option(help="HEIGHTxWIDTH, multiples of 16, for Wan 2.2 of 32.", show_default=False)
+]
 Window = Annotated[
     int | None, typer.Option(help="Latent frames a chunk sees, its own included.", show_default=False)
 ]

@@ -33,7 +33,7 @@ from millstream.commands.train.run_folder import (
     writing_to,
 )
 from millstream.commands.train.tune import process_group
-from millstream.core.config import SPATIAL_STRIDE, ModelSpec
+from millstream.core.config import ModelSpec
 from millstream.core.files import Staging
 from millstream.core.presets import find_model
 from millstream.planner.memory import dit_parameters
@@ -224,5 +224,5 @@ def _table(recipe: PolicyRecipe, spec: ModelSpec) -> Table:
 
 def _tokens(spec: ModelSpec, height: int, width: int) -> int:
     """Count the tokens of a latent frame."""
-    cell = SPATIAL_STRIDE * spec.dit.patch
+    cell = spec.stride * spec.dit.patch
     return (height // cell) * (width // cell)

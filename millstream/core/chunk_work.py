@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from millstream.core.config import SPATIAL_STRIDE, DiTConfig, ModelSpec, StreamConfig
+from millstream.core.config import DiTConfig, ModelSpec, StreamConfig
 from millstream.core.vae_layers import Conv, decoder_convs
 
 RAY = 6
@@ -52,7 +52,7 @@ class Part:
 
 
 def tokens_per_frame(dit: DiTConfig, stream: StreamConfig) -> int:
-    cell = SPATIAL_STRIDE * dit.patch
+    cell = stream.stride * dit.patch
     return (stream.height // cell) * (stream.width // cell)
 
 

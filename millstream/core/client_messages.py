@@ -46,7 +46,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     prompts: tuple[AskedPrompt, ...] = ()
     """Instead of one prompt: a mix of up to 8."""
     size: str | None = None
-    """HEIGHTxWIDTH in multiples of 16, as "256x320"."""
+    """HEIGHTxWIDTH in multiples of 16, for Wan 2.2 of 32, as "256x320"."""
     fps: float | Literal["auto"] | None = None
     """Frames a second, 0.1 to 240; "auto": what the device keeps, up to the rate the model was made for.
     null: as the server was started, mostly "auto"."""

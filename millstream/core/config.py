@@ -17,7 +17,8 @@ Sampler = Literal["renoise", "unipc"]
 solver (`models/unipc.py`)."""
 
 SPATIAL_STRIDE = 8
-"""Pixels per latent cell along each side."""
+"""Pixels per latent cell along each side, where a VAE has no other: `VAEConfig.spatial_stride`."""
+MAX_STRIDE = 64
 GIB = 2**30
 TEMPORAL_STRIDE = 4
 """Pixel frames per latent frame, after the first one, which holds a single frame."""
@@ -105,9 +106,11 @@ class DiTConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VAEConfig:
-    """A causal video VAE: 8x in space, 4x in time."""
+    """A causal video VAE: 8x in space, 4x in time; twice that in space where pixels come in patches."""
 
     width: int = 96
+    decoder_width: int = 0
+    """Width of the decoder; 0: the encoder's."""
     multipliers: tuple[int, ...] = (1, 2, 4, 4)
     res_blocks: int = 2
     downsample_time: tuple[bool, ...] = (False, True, True)
@@ -116,6 +119,10 @@ class VAEConfig:
     """Per latent channel; the DiT sees (latent - mean) / std. Empty means zeros."""
     std: tuple[float, ...] = ()
     """Per latent channel. Empty means ones."""
+    pixel_patch: int = 1
+    """Pixels along each side that become channels before anything else, and pixels again at the end."""
+    residual: bool = False
+    """True if each level has a shortcut around it, without parameters, as Wan 2.2's."""
 
     def __post_init__(self) -> None:
         if (
@@ -123,6 +130,34 @@ class VAEConfig:
             or 2 ** sum(self.downsample_time) != TEMPORAL_STRIDE
         ):
             raise ConfigError(f"a VAE must shrink {SPATIAL_STRIDE}x in space and {TEMPORAL_STRIDE}x in time")
+        if self.pixel_patch not in (1, 2, 4):
+            raise ConfigError(f"pixel_patch must be 1, 2 or 4, got {self.pixel_patch}")
+
+    @property
+    def spatial_stride(self) -> int:
+        """Pixels per latent cell along each side."""
+        return SPATIAL_STRIDE * self.pixel_patch
+
+    @property
+    def has_fast_path(self) -> bool:
+        """True if the fast decoder, tiles and published tiny decoders know it: without shortcuts."""
+        return not self.residual and self.pixel_patch == 1
+
+    @property
+    def colours(self) -> int:
+        """Channels of what its first convolution reads and its last one gives."""
+        return 3 * self.pixel_patch**2
+
+    @property
+    def widths_down(self) -> tuple[int, ...]:
+        """Channels before the encoder's first level and after each."""
+        return tuple(self.width * m for m in (1, *self.multipliers))
+
+    @property
+    def widths_up(self) -> tuple[int, ...]:
+        """Channels before the decoder's first level and after each."""
+        width = self.decoder_width or self.width
+        return tuple(width * m for m in (self.multipliers[-1], *reversed(self.multipliers)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,6 +189,14 @@ class BrookVAEConfig:
     """At an eighth, a quarter and a half of the picture."""
     blocks: tuple[int, int, int] = (3, 2, 1)
     """Residual blocks of the decoder at each of them."""
+
+    @property
+    def spatial_stride(self) -> int:
+        return SPATIAL_STRIDE
+
+    @property
+    def has_fast_path(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,9 +254,11 @@ class StreamConfig:
     kv_bias: float = 1.0
     """Weight of past frames in attention, 0 (exclusive) to 1; below 1 a stream changes its mind more
     easily."""
+    stride: int = SPATIAL_STRIDE
+    """Pixels per latent cell along each side. That of its model's VAE: nobody chooses it."""
 
     def __post_init__(self) -> None:
-        check_size(self.height, self.width)
+        check_size(self.height, self.width, self.stride)
         check_steps(self.steps)
         check_steps(self.opening_steps, "first_steps")
         check_window(self.window, self.sink, self.frames_per_chunk)
@@ -239,7 +284,7 @@ class StreamConfig:
 
     @property
     def latent_size(self) -> tuple[int, int]:
-        return self.height // SPATIAL_STRIDE, self.width // SPATIAL_STRIDE
+        return self.height // self.stride, self.width // self.stride
 
     @property
     def opening_steps(self) -> tuple[float, ...]:
@@ -275,6 +320,18 @@ class ModelSpec:
     conditions: ConditionsConfig = NO_CONDITIONS
     """What steers it besides words."""
 
+    def __post_init__(self) -> None:
+        if self.stream.stride != self.stride:
+            raise ConfigError(
+                f"{self.name} has a VAE of {self.stride} pixels a cell and a stream of {self.stream.stride}; "
+                f"make the stream with stride={self.stride}"
+            )
+
+    @property
+    def stride(self) -> int:
+        """Pixels per latent cell along each side."""
+        return self.vae.spatial_stride
+
 
 def pixel_frames(start_frame: int, frames: int) -> int:
     """Pixel frames that `frames` latent frames decode to when the first of them is number `start_frame` of
@@ -302,7 +359,7 @@ COMMON_SIZES = {
     "720p": (720, 1280),
     "1080p": (1088, 1920),
 }
-"""As people call them, in multiples of 16 as models have them."""
+"""As people call them, in multiples of 16 as most models have them."""
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -315,8 +372,11 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def check_size(height: int, width: int) -> None:
-    unit = SPATIAL_STRIDE * 2
+def check_size(height: int, width: int, stride: int = SPATIAL_STRIDE) -> None:
+    """Raise if a DiT's patches of cells of `stride` pixels do not fill such frames."""
+    if not 1 <= stride <= MAX_STRIDE:
+        raise ConfigError(f"stride must be 1 to {MAX_STRIDE} pixels, got {stride}")
+    unit = size_unit(stride)
     if height > 8192 or width > 8192:
         raise ConfigError(f"size must be at most 8192 a side, got {height}x{width}")
     if height < unit or width < unit or height % unit or width % unit:
@@ -324,6 +384,11 @@ def check_size(height: int, width: int) -> None:
         raise ConfigError(
             f"size must be HEIGHTxWIDTH in multiples of {unit}, got {height}x{width}; try {nearest}"
         )
+
+
+def size_unit(stride: int) -> int:
+    """Pixels that a frame's sides are multiples of: those of a DiT's patch of 2 cells."""
+    return 2 * stride
 
 
 def check_steps(steps: tuple[float, ...], name: str = "steps") -> None:

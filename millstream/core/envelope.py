@@ -14,6 +14,7 @@ import msgspec
 
 from millstream.core.conditions import BeginFrom, FrameConditions
 from millstream.core.config import (
+    SPATIAL_STRIDE,
     Positions,
     Sampler,
     check_share,
@@ -48,6 +49,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """Counts hard cuts; -1 marks warm-up."""
     height: int
     width: int
+    stride: int = SPATIAL_STRIDE
+    """Pixels per latent cell along each side."""
     start_frame: int
     """Number of this chunk's first latent frame within the epoch."""
     frames: int
@@ -94,6 +97,10 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     comes when later ones have begun, or with a FLUSH."""
     fork_id: str = ""
     """Name that the copy gets, in a FORK."""
+
+    @property
+    def latent_size(self) -> tuple[int, int]:
+        return self.height // self.stride, self.width // self.stride
 
     @property
     def end_frame(self) -> int:
@@ -158,7 +165,14 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
             return
         try:
             _check_kind(
-                self.height, self.width, self.steps, self.window, self.sink, self.frames, self.under_way
+                self.height,
+                self.width,
+                self.stride,
+                self.steps,
+                self.window,
+                self.sink,
+                self.frames,
+                self.under_way,
             )
             check_share("noise_scale", self.noise_scale)
             check_share("kv_bias", self.kv_bias)
@@ -261,10 +275,17 @@ def check_under_way(chunks: int, *, window: int, sink: int, frames: int) -> None
 
 @functools.lru_cache(maxsize=MAX_KINDS)
 def _check_kind(
-    height: int, width: int, steps: tuple[float, ...], window: int, sink: int, frames: int, under_way: int
+    height: int,
+    width: int,
+    stride: int,
+    steps: tuple[float, ...],
+    window: int,
+    sink: int,
+    frames: int,
+    under_way: int,
 ) -> None:
     """Check what all chunks of a session have in common; cached, so that it is not checked again for each."""
-    check_size(height, width)
+    check_size(height, width, stride)
     check_steps(steps)
     check_window(window, sink, frames)
     check_under_way(under_way, window=window, sink=sink, frames=frames)

@@ -25,6 +25,8 @@ WAN_LATENT_STD  = ( 2.8184,  1.4541,  2.3275,  2.6558,  1.2196,  1.7708,  2.6052
 # fmt: on
 
 WAN_VAE = VAEConfig(mean=WAN_LATENT_MEAN, std=WAN_LATENT_STD)
+# No mean and std yet: they are published beside the weights, and none were loaded here.
+WAN22_VAE = VAEConfig(width=160, decoder_width=256, channels=48, pixel_patch=2, residual=True)
 _TINY_TEXT = TextConfig(width=32, layers=2, heads=2, head_width=16, ffn=64, vocabulary=384)
 _TINY_STREAM = StreamConfig(height=32, width=32, steps=(1000, 500), window=9)
 _TINY_DIT = DiTConfig(
@@ -46,6 +48,13 @@ MODELS: dict[str, ModelSpec] = {
             dit=DiTConfig(layers=40, width=5120, heads=40, ffn=13824),
             vae=WAN_VAE,
             stream=StreamConfig(height=320, width=576, window=6),
+        ),
+        ModelSpec(  # its picture is the first latent frame of the first chunk, clean from the beginning
+            name="wan2.2-ti2v-5b",
+            dit=DiTConfig(layers=30, width=3072, heads=24, ffn=14336, channels=48),
+            vae=WAN22_VAE,
+            stream=StreamConfig(height=704, width=1280, stride=16, fps=24.0, window=21),
+            conditions=ConditionsConfig(image_entry="within"),
         ),
         ModelSpec(  # comes with the package, trained by `millstream train brook`
             name="brook",
@@ -69,7 +78,24 @@ MODELS: dict[str, ModelSpec] = {
             text=_TINY_TEXT,
             stream=_TINY_STREAM,
         ),
-        ModelSpec(  # the same, steered by keys, a mouse, a gamepad's axis and a camera
+        ModelSpec(  # the same with a VAE as Wan 2.2's, begun from a picture as it is
+            name="wan22-tiny",
+            dit=replace(_TINY_DIT, channels=6),
+            vae=VAEConfig(
+                width=4,
+                decoder_width=8,
+                res_blocks=1,
+                channels=6,
+                mean=(0.1, -0.2, 0.3, 0.0, 0.2, -0.1),
+                std=(1.5, 0.5, 1.0, 2.0, 0.8, 1.2),
+                pixel_patch=2,
+                residual=True,
+            ),
+            text=_TINY_TEXT,
+            stream=replace(_TINY_STREAM, height=64, width=64, stride=16),
+            conditions=ConditionsConfig(image_entry="within"),
+        ),
+        ModelSpec(  # wan-tiny, steered by keys, a mouse, a gamepad's axis and a camera
             name="wan-tiny-world",
             dit=_TINY_DIT,
             vae=_TINY_VAE,

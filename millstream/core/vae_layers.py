@@ -27,6 +27,8 @@ class Conv:
     rows: int
     columns: int
     tail: int = 0
+    beside: int = 0
+    """Values that the shortcut around its level holds meanwhile, where it has one."""
     deep: bool = False
     """True for a network over time as well as rows and columns."""
 
@@ -41,8 +43,8 @@ class Conv:
 
 @lru_cache(maxsize=256)
 def decoder_convs(vae: VAEConfig | BrookVAEConfig, frames: int, height: int, width: int) -> tuple[Conv, ...]:
-    rows = height // SPATIAL_STRIDE
-    columns = width // SPATIAL_STRIDE
+    rows = height // vae.spatial_stride
+    columns = width // vae.spatial_stride
     if isinstance(vae, BrookVAEConfig):
         return tuple(_brook_decoder(vae, frames, rows, columns))
     return tuple(replace(conv, deep=True) for conv in _wan_decoder(vae, frames, rows, columns))
@@ -52,7 +54,9 @@ def decoder_convs(vae: VAEConfig | BrookVAEConfig, frames: int, height: int, wid
 def encoder_convs(vae: VAEConfig | BrookVAEConfig, frames: int, height: int, width: int) -> tuple[Conv, ...]:
     if isinstance(vae, BrookVAEConfig):
         return tuple(_brook_encoder(vae, frames, height, width))
-    return tuple(replace(conv, deep=True) for conv in _wan_encoder(vae, frames, height, width))
+    rows = height // vae.pixel_patch
+    columns = width // vae.pixel_patch
+    return tuple(replace(conv, deep=True) for conv in _wan_encoder(vae, frames, rows, columns))
 
 
 @lru_cache(maxsize=256)
@@ -77,36 +81,38 @@ def tiny_decoder_convs(channels: int, frames: int, height: int, width: int) -> t
 
 
 def _wan_decoder(c: VAEConfig, t: int, y: int, x: int) -> Iterator[Conv]:
-    widths = [c.width * m for m in (c.multipliers[-1], *reversed(c.multipliers))]
+    widths = c.widths_up
     doubles = tuple(reversed(c.downsample_time))
     yield _conv(c.channels, c.channels, 1, t, y, x)
     yield _conv(c.channels, widths[0], 27, t, y, x, tail=2)
     yield from _middle(widths[0], t, y, x)
     for level, (inner, outer) in enumerate(pairwise(widths)):
-        inner = inner if level == 0 else inner // 2
+        inner = inner if level == 0 or c.residual else inner // 2
+        held = inner * t * y * x if c.residual and level < len(doubles) else 0
         for block in range(c.res_blocks + 1):
-            yield from _res_block(inner if block == 0 else outer, outer, t, y, x)
+            yield from _res_block(inner if block == 0 else outer, outer, t, y, x, beside=held if block else 0)
         if level < len(doubles):
             if doubles[level]:
                 yield _conv(outer, 2 * outer, 3, t, y, x, tail=2)
                 t *= 2
             y = 2 * y
             x = 2 * x
-            yield _conv(outer, outer // 2, 9, t, y, x)
-    yield _conv(widths[-1], 3, 27, t, y, x, tail=2)
+            yield replace(_conv(outer, outer if c.residual else outer // 2, 9, t, y, x), beside=held)
+    yield _conv(widths[-1], c.colours, 27, t, y, x, tail=2)
 
 
 def _wan_encoder(c: VAEConfig, frames: int, y: int, x: int) -> Iterator[Conv]:
-    widths = [c.width * m for m in (1, *c.multipliers)]
+    widths = c.widths_down
     t = TEMPORAL_STRIDE * frames
-    yield _conv(3, widths[0], 27, t, y, x, tail=2)
+    yield _conv(c.colours, widths[0], 27, t, y, x, tail=2)
     for level, (inner, outer) in enumerate(pairwise(widths)):
+        held = inner * t * y * x if c.residual else 0
         for block in range(c.res_blocks):
-            yield from _res_block(inner if block == 0 else outer, outer, t, y, x)
+            yield from _res_block(inner if block == 0 else outer, outer, t, y, x, beside=held if block else 0)
         if level < len(c.downsample_time):
             y = y // 2
             x = x // 2
-            yield _conv(outer, outer, 9, t, y, x)
+            yield replace(_conv(outer, outer, 9, t, y, x), beside=held)
             if c.downsample_time[level]:
                 t //= 2
                 yield _conv(outer, outer, 3, t, y, x, tail=1)
@@ -122,9 +128,9 @@ def _middle(top: int, t: int, y: int, x: int) -> Iterator[Conv]:
     yield from _res_block(top, top, t, y, x)
 
 
-def _res_block(inner: int, outer: int, t: int, y: int, x: int) -> Iterator[Conv]:
-    yield _conv(inner, outer, 27, t, y, x, tail=2)
-    yield _conv(outer, outer, 27, t, y, x, tail=2)
+def _res_block(inner: int, outer: int, t: int, y: int, x: int, beside: int = 0) -> Iterator[Conv]:
+    yield replace(_conv(inner, outer, 27, t, y, x, tail=2), beside=beside)
+    yield replace(_conv(outer, outer, 27, t, y, x, tail=2), beside=beside)
     if inner != outer:
         yield _conv(inner, outer, 1, t, y, x)
 

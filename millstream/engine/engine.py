@@ -254,6 +254,11 @@ class Engine:
         RGB each."""
         prompts = (WeightedPrompt(prompt),) if isinstance(prompt, str) else tuple(prompt)
         config = config or self.stream_config(**changes)
+        if config.stride != self.spec.stride:
+            raise ConfigError(
+                f"{self.spec.name} has {self.spec.stride} pixels a latent cell and the stream {config.stride}; "
+                "make its configuration with Engine.stream_config"
+            )
         choose_grid(
             config.latent_size, len(self.vae_devices) or 1
         )  # refused here rather than by its first picture

@@ -87,6 +87,8 @@ def _why_not(name: str, spec: ModelSpec, device: torch.device, dtype: torch.dtyp
         return f"these weights of {spec.name} have none"
     if name in ("decoder", "own_convolution") and not isinstance(spec.vae, VAEConfig):
         return f"{spec.name} has a VAE of its own"
+    if name in ("decoder", "own_convolution") and not spec.vae.has_fast_path:
+        return f"the VAE of {spec.name} has no fast path yet"
     if name in ("even_waves", "graphs", "own_convolution") and device.type != "cuda":
         return "there is no GPU"
     if name == "own_convolution" and (dtype != torch.bfloat16 or find_convolution() is None):

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from millstream.core.config import ModelSpec, VAEConfig
+from millstream.core.config import ModelSpec
 from millstream.core.errors import ConfigError
 from millstream.models.carry import VAE, VAEState
 from millstream.models.wan.vae import WanVAE
@@ -56,10 +56,11 @@ def place_vae(vae: VAE, devices: Sequence[torch.device], home: torch.device) -> 
     if len(devices) == 1:
         return PlacedVAE(vae, devices[0], home)
     assert isinstance(vae, WanVAE), f"{type(vae).__name__} has no tiles"
+    assert vae.config.has_fast_path, "a VAE with shortcuts has no tiles"
     return PlacedVAE(SplitVAE(vae, devices), devices[0], home)
 
 
 def refuse_split(spec: ModelSpec) -> None:
     """Raise where a VAE cannot be taken apart."""
-    if not isinstance(spec.vae, VAEConfig):
+    if not spec.vae.has_fast_path:
         raise ConfigError(f"the VAE of {spec.name} is not split; give it one device with --vae-devices")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from millstream.core.conditions import FrameConditions
-from millstream.core.config import NO_CONDITIONS, SPATIAL_STRIDE, StreamConfig
+from millstream.core.config import NO_CONDITIONS, StreamConfig
 from millstream.core.envelope import Envelope
 from millstream.core.errors import EnvelopeRefused, MillstreamError, PoolFull, UnknownSession
 from millstream.generation.answers import QueuedDeliveries, refused, result_of
@@ -344,8 +344,7 @@ class Generator:
 
     def _entries(self, envelope: Envelope, conditions: tuple[FrameConditions, ...]) -> Entries:
         """What enters every call over these frames of a session."""
-        latent_size = envelope.height // SPATIAL_STRIDE, envelope.width // SPATIAL_STRIDE
-        return self.injectors.entries(conditions, latent_size)
+        return self.injectors.entries(conditions, envelope.latent_size)
 
     def _here(self, x: Tensor) -> Tensor:
         """Move a tensor to the device and dtype of the computation. The host does not wait: what came over a

@@ -63,19 +63,20 @@ class PacedVAE:
     frames_per_chunk: int
     chunk_ms: float
     encode_ms: float
+    stride: int = SPATIAL_STRIDE
 
     def encode(self, pixels_BTCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         batch, _, _, height, width = pixels_BTCYX.shape
         with Padded(self.encode_ms):
             return pixels_BTCYX.new_zeros(
-                batch, 1, self.channels, height // SPATIAL_STRIDE, width // SPATIAL_STRIDE
+                batch, 1, self.channels, height // self.stride, width // self.stride
             ), ()
 
     def decode(self, latents_BFCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         batch, frames, _, rows, columns = latents_BFCYX.shape
         with Padded(self.chunk_ms * frames / self.frames_per_chunk):
             shown = pixel_frames(len(state), frames)
-            pixels = latents_BFCYX.new_zeros(batch, shown, 3, SPATIAL_STRIDE * rows, SPATIAL_STRIDE * columns)
+            pixels = latents_BFCYX.new_zeros(batch, shown, 3, self.stride * rows, self.stride * columns)
             return pixels, (latents_BFCYX[:, -1],)
 
 

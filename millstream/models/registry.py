@@ -5,6 +5,7 @@ Built on the meta device, then filled, so a model is never in memory twice.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,8 @@ from millstream.models.weights.fill import Keep, Later, everything, fill, fill_r
 from millstream.models.weights.fingerprint import fingerprint_of, records
 from millstream.models.weights.locate import ModelFiles, locate
 from millstream.models.weights.lora import Merged, merging
+
+log = logging.getLogger(__name__)
 
 RANDOM = "random"
 RANDOM_WHOLE = "random-whole"
@@ -210,6 +213,12 @@ def _load_wan_vae(
         fill_random(vae, seed=_random_seed(weights) or 0, device=device, dtype=dtype)
     else:
         fill(vae, "vae", files.vae, device=device, dtype=dtype)
+        if not vae.config.mean:
+            log.warning(
+                "the latents' mean and std of %s are not known here: taken as 0 and 1, its pictures will be "
+                "wrong; write them into VAEConfig.mean and std (millstream/core/presets.py)",
+                spec.name,
+            )
     return vae
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millstream.core.config import SPATIAL_STRIDE, DiTConfig, Positions, StreamConfig
+from millstream.core.config import DiTConfig, Positions, StreamConfig
 from millstream.core.envelope import Envelope
 
 
@@ -33,7 +33,7 @@ class RingShape:
     ) -> RingShape:
         """Return the shape of the ring that a chunk or a whole stream needs: for all the model's layers and
         heads, unless a rank holds fewer."""
-        cell = SPATIAL_STRIDE * dit.patch
+        cell = stream.stride * dit.patch
         return RingShape(
             layers=dit.layers if layers is None else layers,
             heads=dit.heads if heads is None else heads,

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from millstream.core.config import SPATIAL_STRIDE
 from millstream.core.errors import ConfigError
 from millstream.core.undo import undone_by
 from millstream.models.carry import Carry, VAEState
@@ -114,7 +113,9 @@ class SplitVAE(nn.Module):
 
     def encode(self, pixels_BTCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         """Latents [B, F, C, Y/8, X/8], and the tiles' states one after the other."""
-        return self._together([part.encode for part in self.parts], pixels_BTCYX, state, SPATIAL_STRIDE)
+        return self._together(
+            [part.encode for part in self.parts], pixels_BTCYX, state, self.config.spatial_stride
+        )
 
     def decode(self, latents_BFCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
         """Pixels [B, T, 3, 8Y, 8X], clamped, and the tiles' states one after the other."""

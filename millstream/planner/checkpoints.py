@@ -65,9 +65,15 @@ def _from_folder(folder: Path) -> ModelSpec:
         return find_model(str(raw.get("model")))
     try:
         dit = _diffusers_dit(path, raw) if "attention_head_dim" in raw else _original_dit(path, raw)
-        spec = ModelSpec(name=folder.resolve().name, dit=dit, vae=WAN_VAE)
-        return replace(
-            spec, vae=_vae(folder) or spec.vae, text=_text(folder) or spec.text, stream=_stream_of(dit)
+        like = _preset_like(dit)
+        vae = _vae(folder) or (WAN_VAE if like is None else like.vae)
+        stream = StreamConfig() if like is None else like.stream
+        return ModelSpec(
+            name=folder.resolve().name,
+            dit=dit,
+            vae=vae,
+            text=_text(folder) or TextConfig(),
+            stream=replace(stream, stride=vae.spatial_stride),
         )
     except KeyError as missing:
         raise ConfigError(f"{path} does not say {missing}; is it a Wan model's configuration?") from None
@@ -115,10 +121,13 @@ def _vae(folder: Path) -> VAEConfig | None:
     raw = _read(path)
     return VAEConfig(
         width=int(raw["base_dim"]),
+        decoder_width=int(raw.get("decoder_base_dim") or 0),
         multipliers=tuple(map(int, raw["dim_mult"])),
         res_blocks=int(raw["num_res_blocks"]),
         downsample_time=tuple(map(bool, raw["temperal_downsample"])),
         channels=int(raw["z_dim"]),
+        pixel_patch=int(raw.get("patch_size") or 1),
+        residual=bool(raw.get("is_residual", False)),
     )
 
 
@@ -137,14 +146,13 @@ def _text(folder: Path) -> TextConfig | None:
     )
 
 
-def _stream_of(dit: DiTConfig) -> StreamConfig:
-    """A preset of the same shape knows how it streams; others start from the default."""
-    same = [
-        spec.stream
-        for spec in MODELS.values()
-        if (spec.dit.layers, spec.dit.width) == (dit.layers, dit.width)
-    ]
-    return same[0] if same else StreamConfig()
+def _preset_like(dit: DiTConfig) -> ModelSpec | None:
+    """A preset of the same shape knows how it streams and what decodes it; others start from the default."""
+    for spec in MODELS.values():
+        shape = spec.dit.layers, spec.dit.width, spec.dit.channels
+        if isinstance(spec.vae, VAEConfig) and shape == (dit.layers, dit.width, dit.channels):
+            return spec
+    return None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def _front(work: Workload, device: Device) -> DeviceNeed:
     if work.text_place != "cpu":
         held = "text encoder" if work.text_place == "device" else VISITOR
         fixed[held] = text_parameters(spec.text) * value
-    if work.software.canvases and work.decoder == "full":
+    if work.vae_software.canvases and work.decoder == "full":
         frames = stream.frames_per_chunk
         fixed["canvases"] = canvas_bytes(spec.vae, stream, frames=frames, value_bytes=value, encodes=encodes)
     return DeviceNeed(
@@ -187,7 +187,7 @@ def _vae_peak(work: Workload, device: Device, encodes: bool) -> int:
             * max(conv.outer * conv.frames * conv.rows * conv.columns for conv in _tiny(work))
             * device.value_bytes
         )
-    elif work.software.canvases and isinstance(vae, VAEConfig):
+    elif work.vae_software.canvases and isinstance(vae, VAEConfig):
         earlier = earlier_canvas_bytes(vae, stream, value_bytes=device.value_bytes)
         decoding = fast_decode_peak(vae, stream, **size) + earlier
     else:

@@ -102,15 +102,18 @@ def _umt5(c: TextConfig) -> int:
 
 
 def _wan_vae(c: VAEConfig) -> int:
-    top = c.width * c.multipliers[-1]
-    middle = 2 * _res_block(top, top) + top + _linear(top, 3 * top) + _linear(top, top)
     quantise = _linear(2 * c.channels, 2 * c.channels) + _linear(c.channels, c.channels)
-    return _encoder(c, top) + _decoder(c, top) + 2 * middle + quantise
+    return _encoder(c) + _decoder(c) + quantise
 
 
-def _encoder(c: VAEConfig, top: int) -> int:
-    widths = [c.width * m for m in (1, *c.multipliers)]
-    total = _conv(3, widths[0], 27) + top + _conv(top, 2 * c.channels, 27)
+def _middle(top: int) -> int:
+    return 2 * _res_block(top, top) + top + _linear(top, 3 * top) + _linear(top, top)
+
+
+def _encoder(c: VAEConfig) -> int:
+    widths = c.widths_down
+    top = widths[-1]
+    total = _middle(top) + _conv(c.colours, widths[0], 27) + top + _conv(top, 2 * c.channels, 27)
     for level, (inner, outer) in enumerate(pairwise(widths)):
         total += _res_block(inner, outer) + (c.res_blocks - 1) * _res_block(outer, outer)
         if level < len(c.downsample_time):
@@ -118,14 +121,18 @@ def _encoder(c: VAEConfig, top: int) -> int:
     return total
 
 
-def _decoder(c: VAEConfig, top: int) -> int:
-    widths = [c.width * m for m in (c.multipliers[-1], *reversed(c.multipliers))]
+def _decoder(c: VAEConfig) -> int:
+    widths = c.widths_up
+    top = widths[0]
     doubles = tuple(reversed(c.downsample_time))
-    total = _conv(c.channels, top, 27) + widths[-1] + _conv(widths[-1], 3, 27)
+    total = _middle(top) + _conv(c.channels, top, 27) + widths[-1] + _conv(widths[-1], c.colours, 27)
     for level, (inner, outer) in enumerate(pairwise(widths)):
-        total += _res_block(inner // 2 if level else inner, outer) + c.res_blocks * _res_block(outer, outer)
+        inner = inner // 2 if level and not c.residual else inner
+        total += _res_block(inner, outer) + c.res_blocks * _res_block(outer, outer)
         if level < len(doubles):
-            total += _conv(outer, outer // 2, 9) + doubles[level] * _conv(outer, 2 * outer, 3)
+            total += _conv(outer, outer if c.residual else outer // 2, 9) + doubles[level] * _conv(
+                outer, 2 * outer, 3
+            )
     return total
 
 

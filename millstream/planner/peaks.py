@@ -14,12 +14,12 @@ from functools import cache
 
 from millstream.core.chunk_work import tokens_per_frame
 from millstream.core.config import (
-    SPATIAL_STRIDE,
     TEMPORAL_STRIDE,
     BrookVAEConfig,
     DiTConfig,
     StreamConfig,
     VAEConfig,
+    size_unit,
 )
 from millstream.core.errors import ConfigError
 from millstream.core.vae_layers import Conv, decoder_convs, encoder_convs
@@ -72,8 +72,9 @@ def tiled_decode_peak(
 ) -> int:
     """Decoding square tiles of `tile` pixels one after another: the working set of one, beside all
     pictures."""
-    if tile < SPATIAL_STRIDE or tile % SPATIAL_STRIDE:
-        raise ConfigError(f"--tile must be a multiple of {SPATIAL_STRIDE} pixels, got {tile}")
+    unit = size_unit(stream.stride)
+    if tile < unit or tile % unit:
+        raise ConfigError(f"--tile must be a multiple of {unit} pixels, got {tile}")
     piece = replace(stream, height=min(tile, stream.height), width=min(tile, stream.width))
     pictures = TEMPORAL_STRIDE * frames * 3 * stream.height * stream.width * value_bytes
     return decode_peak(vae, piece, frames=frames, value_bytes=value_bytes) + pictures
@@ -111,7 +112,8 @@ def _wan_peak(convs: Sequence[Conv], value_bytes: int, turned: bool) -> int:
 
     At its second norm its input, its middle, a float32 copy and its square. At its second convolution three
     such tensors, its own new tail, what it convolves, which is a tail of two frames longer, and the result;
-    the last two again where turned.
+    the last two again where turned. In a level with a shortcut, what came into it as well; and at its end
+    that, the level's result, and what is added to it, or the last convolution's two sides again where turned.
     """
     norm = 2 * value_bytes + (_FLOAT if value_bytes < _FLOAT else 0) + _FLOAT
     tails = 0
@@ -121,9 +123,25 @@ def _wan_peak(convs: Sequence[Conv], value_bytes: int, turned: bool) -> int:
             frame = conv.outer * conv.rows * conv.columns
             moved = conv.frames + 2 + conv.frames
             convolved = (3 * conv.frames + 2 + moved * (2 if turned else 1)) * value_bytes
-            peak = max(peak, tails + frame * max(norm * conv.frames, convolved))
+            held = conv.beside * value_bytes
+            peak = max(peak, tails + held + frame * max(norm * conv.frames, convolved))
+        elif conv.taps == 27 and conv.inner > conv.outer and conv.tail and tails:
+            peak = max(peak, tails + _narrowing(conv, value_bytes, turned))
+        elif conv.beside:
+            result = conv.outer * _places(conv)
+            peak = max(peak, tails + (conv.beside + result * (4 if turned else 3)) * value_bytes)
         tails += conv.tail_values * value_bytes
     return peak
+
+
+def _narrowing(conv: Conv, value_bytes: int, turned: bool) -> int:
+    """In the first convolution of a block that has fewer channels than came in: at its norm or as it
+    convolves."""
+    frame = conv.inner * conv.rows * conv.columns
+    norm = value_bytes + (_FLOAT if value_bytes < _FLOAT else 0) + _FLOAT
+    moved = frame * (conv.frames + 2) + conv.outer * _places(conv)
+    convolved = frame * (2 * conv.frames + 2) + moved * (2 if turned else 1)
+    return max(frame * conv.frames * norm, convolved * value_bytes)
 
 
 def _brook_decode(vae: BrookVAEConfig, convs: Sequence[Conv], value_bytes: int) -> int:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from millstream.core.config import SPATIAL_STRIDE, DiTConfig, StreamConfig
+from millstream.core.config import DiTConfig, StreamConfig, size_unit
 from millstream.core.errors import ConfigError
 from millstream.core.topology import MAX_MESH, Topology, divisors
 from millstream.planner.judge import Plan, PlanAsk, judge
 
 QUANTITIES = ("size", "window", "sessions", "batch")
-_UNIT = 2 * SPATIAL_STRIDE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +104,7 @@ def largest(ask: PlanAsk, quantity: str, *, only: Topology | None = None) -> tup
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if answer(middle).best.holds else (low, middle)
-    return (low * _UNIT if quantity == "size" else low), answer(low)
+    return (low * size_unit(ask.work.stream.stride) if quantity == "size" else low), answer(low)
 
 
 def _rank(plan: Plan) -> tuple[float, ...]:
@@ -124,15 +123,16 @@ def _ladder(ask: PlanAsk, quantity: str) -> tuple[int, int, Callable[[int], Plan
     """The least and the most that can be asked, and how to ask it."""
     work = ask.work
     stream = ask.work.stream
+    unit = size_unit(stream.stride)
 
     def with_stream(changed: StreamConfig) -> PlanAsk:
         return replace(ask, work=replace(work, stream=changed))
 
     def with_size(units: int) -> PlanAsk:
         width = max(1, round(units * stream.width / stream.height))
-        return with_stream(replace(stream, height=units * _UNIT, width=width * _UNIT))
+        return with_stream(replace(stream, height=units * unit, width=width * unit))
 
-    tallest = min(8192, 8192 * stream.height // stream.width) // _UNIT
+    tallest = min(8192, 8192 * stream.height // stream.width) // unit
     return {
         "size": (1, tallest, with_size),
         "window": (

@@ -8,7 +8,7 @@ engine is one program with several paths, put together by `software_of`; others 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millstream.core.errors import ConfigError
@@ -230,6 +230,19 @@ SOFTWARE = {
         ),
     )
 }
+
+
+def without_fast_decoder(software: Software) -> Software:
+    """Like `software`, but its decoder is the plain one: for VAEs that our fast path does not know."""
+    if not software.canvases:
+        return software
+    return replace(
+        software,
+        conv_share=_PLAIN.conv_share,
+        own_conv_share=None,
+        vae_passes=_PLAIN.vae_passes,
+        canvases=False,
+    )
 
 
 def find_software(name: str) -> Software:

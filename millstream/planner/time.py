@@ -196,7 +196,7 @@ def decode_ms(work: Workload, device: Device) -> float:
             device,
         )
     return _own_decode_ms(
-        work.spec.vae, stream.frames_per_chunk, stream.height, stream.width, work.software, device
+        work.spec.vae, stream.frames_per_chunk, stream.height, stream.width, work.vae_software, device
     )
 
 
@@ -220,7 +220,7 @@ def encode_ms(work: Workload, device: Device) -> float:
     stream = work.stream
     share = 1.0 if work.video_in else 1 / (TEMPORAL_STRIDE * stream.frames_per_chunk)
     convs = encoder_convs(work.spec.vae, stream.frames_per_chunk, stream.height, stream.width)
-    return share * _convs_ms(convs, work.software, device)
+    return share * _convs_ms(convs, work.vae_software, device)
 
 
 def text_ms(work: Workload, device: Device) -> float:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from millstream.core.chunk_work import tokens_per_frame
-from millstream.core.config import ModelSpec, StreamConfig, pixel_frames
+from millstream.core.config import SPATIAL_STRIDE, ModelSpec, StreamConfig, VAEConfig, pixel_frames
 from millstream.core.errors import ConfigError
 from millstream.core.topology import Topology
 from millstream.planner.cards.weights import NATIVE, check_weights
-from millstream.planner.software import SOFTWARE, Software
+from millstream.planner.software import SOFTWARE, Software, without_fast_decoder
 
 Precision = Literal["native", "fp8"]
 TEXT_PLACES = ("device", "visiting", "cpu")
@@ -50,6 +50,8 @@ class Workload:
 
     def __post_init__(self) -> None:
         check_weights(self.weights)
+        if self.decoder == "tiny" and not self.has_tiny_decoder:
+            raise ConfigError(f"no tiny decoder of {self.spec.name}'s latents is known; leave --vae tiny out")
         if self.decoder not in DECODERS:
             raise ConfigError(f"--vae must be {' or '.join(DECODERS)}, got {self.decoder!r}")
         if self.text_place not in TEXT_PLACES:
@@ -60,6 +62,17 @@ class Workload:
             )
         if not 1 <= self.batch <= 256:
             raise ConfigError(f"batch must be 1 to 256 sessions, got {self.batch}")
+
+    @property
+    def has_tiny_decoder(self) -> bool:
+        return self.spec.stride == SPATIAL_STRIDE
+
+    @property
+    def vae_software(self) -> Software:
+        """Kernels that its VAE runs on."""
+        vae = self.spec.vae
+        is_plain = isinstance(vae, VAEConfig) and not vae.has_fast_path
+        return without_fast_decoder(self.software) if is_plain else self.software
 
     @property
     def chunk_tokens(self) -> int:

@@ -522,6 +522,7 @@ class Timeline:
             cache_epoch=self.epoch,
             height=self.config.height,
             width=self.config.width,
+            stride=self.config.stride,
             start_frame=self.start_frame,
             frames=frames,
             init_cache=pending.init_cache,

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-from millstream.core.config import SPATIAL_STRIDE
 from millstream.core.envelope import Envelope, Result
 from millstream.core.errors import EnvelopeRefused
 from millstream.wire.framing import memory_of
@@ -52,8 +51,7 @@ class Parcel:
         """All that can be known of them without a model."""
         envelope = self.envelope
         shape = tuple(self.latents_in.shape)
-        rows = envelope.height // SPATIAL_STRIDE
-        columns = envelope.width // SPATIAL_STRIDE
+        rows, columns = envelope.latent_size
         if len(shape) != 5:
             raise EnvelopeRefused(
                 f"chunk {envelope.chunk_index} carries latents {shape}, which have no frames"

@@ -33,8 +33,10 @@ def meta_module(part: Part, spec: ModelSpec = TINY) -> nn.Module:
         return CausalDiT(spec.dit) if part == "dit" else WanVAE(spec.vae)
 
 
-def random_module(part: Part, seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:
-    module = meta_module(part)
+def random_module(
+    part: Part, seed: int = 0, dtype: torch.dtype = torch.float32, spec: ModelSpec = TINY
+) -> nn.Module:
+    module = meta_module(part, spec)
     fill_random(module, seed=seed, device="cpu", dtype=dtype)
     return module
 
@@ -85,19 +87,22 @@ def merge_lora(module: nn.Module, path: Path, *, scale: float = 1.0) -> int:
     return touched
 
 
-def original_folder(folder: Path) -> Path:
+def original_folder(folder: Path, spec: ModelSpec = TINY) -> Path:
     """As Wan publishes it."""
-    dit, vae, text = (in_layout(weights_of(random_module(part)), part, "original") for part in PARTS)
+    dit, vae, text = (
+        in_layout(weights_of(random_module(part, spec=spec)), part, "original") for part in PARTS
+    )
     save_shards(dit, folder, "diffusion_pytorch_model", 2)
-    torch.save(vae, folder / "Wan2.1_VAE.pth")
+    torch.save(vae, folder / f"Wan{'2.2' if spec.stride == 16 else '2.1'}_VAE.pth")
     torch.save(text, folder / "models_t5_umt5-xxl-enc-bf16.pth")
     _tokenizer(folder / "google/umt5-xxl")
     return folder
 
 
-def diffusers_folder(folder: Path) -> Path:
+def diffusers_folder(folder: Path, spec: ModelSpec = TINY) -> Path:
     for part, name in zip(PARTS, ("transformer", "vae", "text_encoder"), strict=True):
-        save_shards(in_layout(weights_of(random_module(part)), part, "diffusers"), folder / name, "model", 2)
+        weights = in_layout(weights_of(random_module(part, spec=spec)), part, "diffusers")
+        save_shards(weights, folder / name, "model", 2)
         (folder / name / "config.json").write_text('{"_class_name": "Something"}')
     (folder / "model_index.json").write_text("{}")
     _tokenizer(folder / "tokenizer")

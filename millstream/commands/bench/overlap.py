@@ -165,7 +165,13 @@ def _measure(engine: Engine, request: OverlapRequest, setting: OverlapSetting) -
     changes = request.changes
     config = engine.stream_config(**(STREAM if request.engine is None else changes), anchor=setting.anchor)
     if request.engine is None:
-        vae = PacedVAE(engine.spec.dit.channels, config.frames_per_chunk, request.front_ms, request.encode_ms)
+        vae = PacedVAE(
+            engine.spec.dit.channels,
+            config.frames_per_chunk,
+            request.front_ms,
+            request.encode_ms,
+            engine.spec.stride,
+        )
         parts = replace(parts, vae=vae)
     with Session(setting.name.replace(" ", "-"), config, (WeightedPrompt(DEFAULT_PROMPT),), parts) as session:
         queued = QueuedBytes(engine.transport.post)

@@ -373,7 +373,7 @@ class PlanTrainOptions:
         "wan2.1-t2v-1.3b"
     )
     gpus: Gpus = "8xH200"
-    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH, multiples of 16.")] = "480x832"
+    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH, multiples of 16, for Wan 2.2 of 32.")] = "480x832"
     frames: Annotated[int, typer.Option(help="Latent frames of a rollout.")] = 21
     batch: Annotated[int, typer.Option(help="Rollouts or texts per device and step.")] = 1
     zero: Annotated[

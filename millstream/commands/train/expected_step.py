@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millstream.commands.train.role_memory import learning_bytes
-from millstream.core.config import SPATIAL_STRIDE, ModelSpec
+from millstream.core.config import ModelSpec
 from millstream.planner.hardware import DEVICES
 from millstream.planner.training import (
     LearningWork,
@@ -48,7 +48,7 @@ def expected_step(
         return None
     card = read_card(data)
     noising = noising_of(recipe, spec)
-    cell = SPATIAL_STRIDE * spec.dit.patch
+    cell = spec.stride * spec.dit.patch
     tokens_per_frame = max((height // cell) * (width // cell) for height, width in card.sizes)
     layout = noising.layout(card.latent_frames)
     rows = recipe.batch // plan.dp // plan.micro_batches

@@ -169,7 +169,7 @@ def prepare(request: PrepareRequest) -> Prepared | None:
     weights = find_weights(spec.name, request.weights)
     spec = described(spec, weights)
     own = spec.stream.height, spec.stream.width
-    sizes = parse_sizes(request.sizes, own) if request.sizes else (own,)
+    sizes = parse_sizes(request.sizes, own, spec.stride) if request.sizes else (own,)
     videos = find_videos(request.source)
     _say_what_is_no_chunk(request.latent_frames, spec)
     device = choose_device(request.device)

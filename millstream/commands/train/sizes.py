@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from millstream.core.config import SPATIAL_STRIDE, check_size, parse_size
+from millstream.core.config import SPATIAL_STRIDE, check_size, parse_size, size_unit
 from millstream.core.errors import ConfigError
 
 Size = tuple[int, int]
@@ -17,12 +17,13 @@ ALIKE = math.log(1.1)
 """Two shapes nearer than that are one."""
 
 
-def parse_sizes(text: str, own: Size) -> tuple[Size, ...]:
+def parse_sizes(text: str, own: Size, stride: int = SPATIAL_STRIDE) -> tuple[Size, ...]:
     """`480x832,640x640`, or `auto` for the shapes that videos have, each about as large as the model's own
     size."""
-    sizes = _about(own) if text == AUTO else tuple(map(parse_size, text.split(",")))
+    unit = size_unit(stride)
+    sizes = _about(own, unit) if text == AUTO else tuple(map(parse_size, text.split(",")))
     for size in sizes:
-        check_size(*size)
+        check_size(*size, stride)
     if len(set(sizes)) < len(sizes):
         raise ConfigError(f"--sizes names a size twice: {text}")
     return sizes
@@ -33,9 +34,8 @@ def nearest(sizes: Sequence[Size], to: Size) -> Size:
     return min(sizes, key=lambda size: abs(_shape(size) - _shape(to)))
 
 
-def _about(own: Size) -> tuple[Size, ...]:
+def _about(own: Size, unit: int) -> tuple[Size, ...]:
     found = [own]
-    unit = 2 * SPATIAL_STRIDE
     for shape in (own[1] / own[0], *SHAPES):
         height = math.sqrt(own[0] * own[1] * shape)
         size = unit * max(1, round(height / unit)), unit * max(1, round(height / shape / unit))

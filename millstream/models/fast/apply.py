@@ -37,7 +37,7 @@ def accelerate(model: LoadedModel, speed: Speed, beside: Beside = NOTHING) -> Lo
     vae = model.vae
     if speed.blocks:
         dit = quicken(dit, speed)
-    if speed.decoder and isinstance(vae, WanVAE):
+    if speed.decoder and isinstance(vae, WanVAE) and vae.config.has_fast_path:
         own = find_convolution() if speed.own_convolution and vae.unquant.weight.is_cuda else None
         vae = FastVAE(vae, own if model.dtype == torch.bfloat16 else None)
     if speed.int8:

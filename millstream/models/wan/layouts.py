@@ -59,6 +59,8 @@ _VAE: dict[Layout, tuple[tuple[str, str], ...]] = {
         (r"^(encoder|decoder)\.conv_out\.", r"\1.head.2."),
         (r"^encoder\.down\.", "encoder.downsamples."),
         (r"^decoder\.up\.", "decoder.upsamples."),
+        (r"^(encoder\.downsamples\.\d+)\.layers\.", r"\1.downsamples."),  # levels, as Wan 2.2's
+        (r"^(decoder\.upsamples\.\d+)\.layers\.", r"\1.upsamples."),
         (r"samples\.(\d+)\.conv\.", r"samples.\1.resample.1."),
         (r"\.middle\.1\.norm\.weight$", ".middle.1.norm.gamma"),
         (r"\.qkv\.", ".to_qkv."),
@@ -74,6 +76,12 @@ _VAE: dict[Layout, tuple[tuple[str, str], ...]] = {
         (r"\.middle\.1\.", ".mid_block.attentions.0."),
         (r"\.qkv\.", ".to_qkv."),
         (r"^(encoder\.down\.\d+)\.conv\.", r"\1.resample.1."),
+        (r"^(encoder\.down\.\d+)\.layers\.\d+\.conv\.", r"\1.downsampler.resample.1."),
+        (r"^(encoder\.down\.\d+)\.layers\.\d+\.time_conv\.", r"\1.downsampler.time_conv."),
+        (r"^(decoder\.up)\.(\d+)\.layers\.\d+\.conv\.", r"\1_blocks.\2.upsampler.resample.1."),
+        (r"^(decoder\.up)\.(\d+)\.layers\.\d+\.time_conv\.", r"\1_blocks.\2.upsampler.time_conv."),
+        (r"^(decoder\.up)\.(\d+)\.layers\.", r"\1_blocks.\2.resnets."),
+        (r"^(encoder\.down\.\d+)\.layers\.", r"\1.resnets."),
         (r"^encoder\.down\.", "encoder.down_blocks."),
         (r"^(decoder\.up\.\d+)\.conv\.", r"\1.resample.1."),
     ),
@@ -122,9 +130,9 @@ def _rewrite(name: str, rules: tuple[tuple[str, str], ...]) -> str:
 
 
 def _layers_per_level(names: list[str]) -> int:
-    """Our decoder is a flat list; the first upsampling ends the first level."""
+    """A decoder without levels of their own is a flat list: the first upsampling ends the first level."""
     upsamplings = [int(m[1]) for name in names if (m := re.match(r"decoder\.up\.(\d+)\.conv\.", name))]
-    return min(upsamplings) + 1
+    return min(upsamplings, default=0) + 1
 
 
 def _nest_up_blocks(name: str, per_level: int) -> str:

@@ -147,9 +147,9 @@ def load_tiny_decoder(
 ) -> TinyDecoder:
     """From a file for latents of `spec`; one in any other layout is refused by its first difference."""
     vae = spec.vae
-    if not isinstance(vae, VAEConfig):
+    if not (isinstance(vae, VAEConfig) and vae.has_fast_path):
         raise ConfigError(
-            f"{spec.name} has no Wan latents, which preview decoders are for; leave the preview decoder out"
+            f"{spec.name} has no Wan 2.1 latents, which preview decoders are for; leave the preview decoder out"
         )
     if path.is_dir():
         raise WeightsError(f"{path} is a folder; give the preview decoder's file")

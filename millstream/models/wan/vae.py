@@ -2,13 +2,14 @@
 
 The modules hold weights only. Any split of a sequence gives the same frames: each causal layer is handed the
 last frames it saw, zeros at the start of an epoch. The first latent frame stands for one pixel frame, each
-later one for four.
+later one for four. Wan 2.1's and, with patches of pixels and shortcuts around each level, Wan 2.2's.
 Shapes: B batch, C channels, T frames (latent or pixel, by depth), Y and X rows and columns.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -72,11 +73,11 @@ class FrameAttention(nn.Module):
 
 
 class Upsample(nn.Module):
-    """Twice the size, half the channels; twice the frames too if `time`, save for the epoch's first."""
+    """Twice the size; twice the frames too if `time`, save for the epoch's first."""
 
-    def __init__(self, channels: int, time: bool) -> None:
+    def __init__(self, channels: int, outer: int, time: bool) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(channels, channels // 2, 3, padding=1)
+        self.conv = nn.Conv2d(channels, outer, 3, padding=1)
         self.time_conv = CausalConv(channels, 2 * channels, (3, 1, 1)) if time else None
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
@@ -118,23 +119,92 @@ class Downsample(nn.Module):
         return first if x.shape[2] == 1 else torch.cat([first, time_conv(x)], dim=2)
 
 
+class DownLevel(nn.Module):
+    """Layers of one level of an encoder, with the mean of the pixels that each of its results stands for added
+    to it."""
+
+    def __init__(self, layers: Iterable[nn.Module], inner: int, outer: int, *, time: int, space: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.factors = time, space
+        self.outer = outer
+        assert inner * time * space**2 % outer == 0, f"{inner} channels do not make {outer}"
+
+    def forward(self, x: Tensor, carry: Carry) -> Tensor:
+        y = x
+        for layer in self.layers:
+            y = layer(y, carry)
+        return y + self._means(x, carry)
+
+    def _means(self, x_BCTYX: Tensor, carry: Carry) -> Tensor:
+        """Where frames are merged the epoch's first one is merged with one of zeros before it."""
+        time, space = self.factors
+        if carry.starts_epoch:
+            x_BCTYX = F.pad(x_BCTYX, (0, 0, 0, 0, time - 1, 0))
+        x = x_BCTYX.unflatten(4, (-1, space)).unflatten(3, (-1, space)).unflatten(2, (-1, time))
+        x = x.permute(0, 1, 3, 5, 7, 2, 4, 6).flatten(1, 4)
+        return x.unflatten(1, (self.outer, -1)).mean(dim=2)
+
+
+class UpLevel(nn.Module):
+    """Layers of one level of a decoder, with what came in, repeated to the size of the result, added to it."""
+
+    def __init__(self, layers: Iterable[nn.Module], inner: int, outer: int, *, time: int, space: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.factors = time, space
+        self.repeats = outer * time * space**2 // inner
+        assert self.repeats * inner == outer * time * space**2, f"{inner} channels do not make {outer}"
+
+    def forward(self, x: Tensor, carry: Carry) -> Tensor:
+        y = x
+        for layer in self.layers:
+            y = layer(y, carry)
+        return y + self._repeated(x, carry)
+
+    def _repeated(self, x_BCTYX: Tensor, carry: Carry) -> Tensor:
+        """Where frames are doubled the epoch's first one stays single."""
+        time, space = self.factors
+        x = x_BCTYX.repeat_interleave(self.repeats, dim=1).unflatten(1, (-1, time, space, space))
+        x = x.permute(0, 1, 5, 2, 6, 3, 7, 4).flatten(6, 7).flatten(4, 5).flatten(2, 3)
+        return x[:, :, time - 1 :] if carry.starts_epoch else x
+
+
+class LastLevel(nn.Module):
+    """Layers of the decoder's last level, which grows nothing and has no shortcut: the decoder goes through
+    them itself, so that nothing holds what came in."""
+
+    def __init__(self, layers: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+
 class WanEncoder(nn.Module):
     def __init__(self, config: VAEConfig) -> None:
         super().__init__()
-        widths = [config.width * m for m in (1, *config.multipliers)]
-        self.conv_in = CausalConv(3, widths[0], 3)
+        self.pixel_patch = config.pixel_patch
+        widths = config.widths_down
+        self.conv_in = CausalConv(config.colours, widths[0], 3)
         self.down = nn.ModuleList()
         for level, (inner, outer) in enumerate(itertools.pairwise(widths)):
-            self.down.extend(WanResBlock(inner if i == 0 else outer, outer) for i in range(config.res_blocks))
-            if level < len(config.downsample_time):
-                self.down.append(Downsample(outer, config.downsample_time[level]))
+            layers: list[nn.Module] = [
+                WanResBlock(inner if i == 0 else outer, outer) for i in range(config.res_blocks)
+            ]
+            halves = level < len(config.downsample_time)
+            in_time = halves and config.downsample_time[level]
+            if halves:
+                layers.append(Downsample(outer, in_time))
+            if config.residual:
+                self.down.append(DownLevel(layers, inner, outer, time=1 + in_time, space=1 + halves))
+            else:
+                self.down.extend(layers)
         top = widths[-1]
         self.middle = nn.ModuleList([WanResBlock(top, top), FrameAttention(top), WanResBlock(top, top)])
         self.norm_out = ChannelNorm(top)
         self.conv_out = CausalConv(top, 2 * config.channels, 3)
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
-        x = self.conv_in.stream(x, carry)
+        x = self.conv_in.stream(into_patches(x, self.pixel_patch), carry)
         for layer in (*self.down, *self.middle):
             x = layer(x, carry)
         return self.conv_out.stream(F.silu(self.norm_out(x)), carry)
@@ -143,27 +213,44 @@ class WanEncoder(nn.Module):
 class WanDecoder(nn.Module):
     def __init__(self, config: VAEConfig) -> None:
         super().__init__()
-        widths = [config.width * m for m in (config.multipliers[-1], *reversed(config.multipliers))]
+        self.pixel_patch = config.pixel_patch
+        widths = config.widths_up
         doubles_time = tuple(reversed(config.downsample_time))
         top = widths[0]
         self.conv_in = CausalConv(config.channels, top, 3)
         self.middle = nn.ModuleList([WanResBlock(top, top), FrameAttention(top), WanResBlock(top, top)])
         self.up = nn.ModuleList()
         for level, (inner, outer) in enumerate(itertools.pairwise(widths)):
-            inner = inner if level == 0 else inner // 2  # the upsampling before it has halved the channels
-            self.up.extend(
+            if level and not config.residual:
+                inner = inner // 2  # the upsampling before it has halved the channels
+            layers: list[nn.Module] = [
                 WanResBlock(inner if i == 0 else outer, outer) for i in range(config.res_blocks + 1)
-            )
-            if level < len(doubles_time):
-                self.up.append(Upsample(outer, doubles_time[level]))
+            ]
+            doubles = level < len(doubles_time)
+            in_time = doubles and doubles_time[level]
+            if doubles:
+                layers.append(Upsample(outer, outer if config.residual else outer // 2, in_time))
+            if config.residual and doubles:
+                self.up.append(UpLevel(layers, inner, outer, time=1 + in_time, space=2))
+            elif config.residual:
+                self.up.append(LastLevel(layers))
+            else:
+                self.up.extend(layers)
         self.norm_out = ChannelNorm(widths[-1])
-        self.conv_out = CausalConv(widths[-1], 3, 3)
+        self.conv_out = CausalConv(widths[-1], config.colours, 3)
 
     def forward(self, z: Tensor, carry: Carry) -> Tensor:
         x = self.conv_in.stream(z, carry)
-        for layer in (*self.middle, *self.up):
+        for layer in (*self.middle, *self._ascent()):
             x = layer(x, carry)
-        return self.conv_out.stream(F.silu(self.norm_out(x)), carry)
+        return out_of_patches(self.conv_out.stream(F.silu(self.norm_out(x)), carry), self.pixel_patch)
+
+    def _ascent(self) -> Iterator[nn.Module]:
+        for layer in self.up:
+            if isinstance(layer, LastLevel):
+                yield from layer.layers
+            else:
+                yield layer
 
 
 class WanVAE(nn.Module):
@@ -179,13 +266,14 @@ class WanVAE(nn.Module):
         self._kept: tuple[Tensor, Tensor] | None = None
 
     def encode(self, pixels_BTCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
-        """Latents [B, F, C, Y/8, X/8]. Frames come as 1 + 4n at the start of an epoch and 4n after it."""
+        """Latents [B, F, C, Y/S, X/S] with S the spatial stride. Frames come as 1 + 4n at the start of an epoch
+        and 4n after it."""
         check_frames(pixels_BTCYX.shape[1], lead=0 if state else 1)
         carry = Carry(state)
         return self.normalised(self.encoder(pixels_BTCYX.transpose(1, 2), carry)), carry.finish()
 
     def decode(self, latents_BFCYX: Tensor, state: VAEState = ()) -> tuple[Tensor, VAEState]:
-        """Pixels [B, T, 3, 8Y, 8X], clamped."""
+        """Pixels [B, T, 3, SY, SX], clamped."""
         carry = Carry(state)
         return self.decoder(self.unquantised(latents_BFCYX), carry).clamp(-1, 1).transpose(
             1, 2
@@ -212,6 +300,22 @@ class WanVAE(nn.Module):
                 std = torch.tensor(self.config.std or (1.0,) * count, device=like.device, dtype=like.dtype)
                 self._kept = mean.view(-1, 1, 1, 1), std.view(-1, 1, 1, 1)
         return self._kept
+
+
+def into_patches(x_BCTYX: Tensor, side: int) -> Tensor:
+    """Each square of pixels as channels, by colour, column and row."""
+    if side == 1:
+        return x_BCTYX
+    x = x_BCTYX.unflatten(4, (-1, side)).unflatten(3, (-1, side))
+    return x.permute(0, 1, 6, 4, 2, 3, 5).flatten(1, 3)
+
+
+def out_of_patches(x_BCTYX: Tensor, side: int) -> Tensor:
+    """Invert `into_patches`."""
+    if side == 1:
+        return x_BCTYX
+    x = x_BCTYX.unflatten(1, (-1, side, side))
+    return x.permute(0, 1, 4, 5, 3, 6, 2).flatten(5, 6).flatten(3, 4)
 
 
 def check_frames(frames: int, *, lead: int) -> None:

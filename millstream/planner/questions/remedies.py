@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from millstream.core.config import size_unit
 from millstream.core.topology import Topology
 from millstream.planner.cards.weights import NATIVE
 from millstream.planner.hardware import DEVICES, MAX_DEVICES, Fleet
@@ -76,7 +77,7 @@ def _fp8(ask: PlanAsk, only: Topology | None) -> Remedy | None:
 
 
 def _tiny(ask: PlanAsk, only: Topology | None) -> Remedy | None:
-    if ask.work.decoder == "tiny":
+    if ask.work.decoder == "tiny" or not ask.work.has_tiny_decoder:
         return None
     return _first(iter([("a tiny decoder, rougher pictures (--vae tiny)", _with(ask, decoder="tiny"))]), only)
 
@@ -107,10 +108,11 @@ def _window(ask: PlanAsk, only: Topology | None) -> Remedy | None:
 
 def _size(ask: PlanAsk, only: Topology | None) -> Remedy | None:
     stream = ask.work.stream
+    unit = size_unit(stream.stride)
     sizes = [
-        (rows, max(16, round(rows * stream.width / stream.height / 16) * 16))
+        (rows, max(unit, round(rows * stream.width / stream.height / unit) * unit))
         for rows in (720, 640, 480, 416, 352, 320, 256, 192, 128)
-        if rows < stream.height
+        if rows < stream.height and rows % unit == 0
     ]
     tries = (
         (f"pictures of {height}x{width} (--size {height}x{width})", _stream(ask, height=height, width=width))
@@ -198,7 +200,7 @@ def _small_changes(ask: PlanAsk, only: Topology | None) -> Iterator[tuple[str, C
     for window in (9, 6):
         if stream.frames_per_chunk + stream.sink <= window < stream.window and not work.whole_clip:
             yield f"--window {window}", partial(_stream, window=window)
-    if work.decoder == "full":
+    if work.decoder == "full" and work.has_tiny_decoder:
         yield "--vae tiny", lambda asked: _with(asked, decoder="tiny")
     for count in (2, 1):
         if count < len(stream.steps):

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from millstream import __version__
-from millstream.core.config import SPATIAL_STRIDE
+from millstream.core.config import size_unit
 from millstream.server.sessions.model_card import ModelCard
 
 BLEND_CHUNKS = 4
@@ -57,7 +57,7 @@ class PipelineSchemas(msgspec.Struct, frozen=True, kw_only=True):
 def schemas_of(card: ModelCard) -> PipelineSchemas:
     """The one pipeline that there is."""
     stream = card.stream
-    size = {"type": "integer", "minimum": 2 * SPATIAL_STRIDE}
+    size = {"type": "integer", "minimum": size_unit(stream.stride)}
     properties = {
         "height": size | {"default": stream.height, "ui": _shown(1, "resolution", load=True)},
         "width": size | {"default": stream.width, "ui": _shown(1, "resolution", load=True)},
@@ -72,7 +72,7 @@ def schemas_of(card: ModelCard) -> PipelineSchemas:
         description="The model of this server.",
         config_schema={"type": "object", "properties": properties},
         mode_defaults={"text": {}, "video": {"noise_scale": stream.noise_scale, "noise_controller": False}},
-        min_dimension=2 * SPATIAL_STRIDE,
+        min_dimension=size_unit(stream.stride),
     )
     return PipelineSchemas(pipelines={card.name: schema})
 

@@ -6,6 +6,7 @@ import json
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ import torch
 from safetensors.torch import load_file
 
 from millstream.core.errors import UnknownModel, WeightsError
+from millstream.core.presets import MODELS
+from millstream.engine.engine import Engine
+from millstream.models.registry import load_model
 from millstream.models.wan.layouts import Layout, Part
 from millstream.models.weights import convert as convert_module
 from millstream.models.weights.convert import convert
@@ -74,6 +78,30 @@ def test_a_published_folder_becomes_ours_bit_for_bit(layout: Layout, tmp_path: P
     }
     published = next(source.rglob("tokenizer.json"))
     assert (target / "tokenizer/tokenizer.json").read_bytes() == published.read_bytes()
+
+
+@pytest.mark.parametrize("layout", ["original", "diffusers"])
+def test_a_folder_of_wan_22s_shape_becomes_ours_and_streams(layout: Layout, tmp_path: Path) -> None:
+    spec = MODELS["wan22-tiny"]
+    source = (original_folder if layout == "original" else diffusers_folder)(tmp_path / "published", spec)
+    target = tmp_path / "ours"
+    assert convert(source, target).model == "wan22-tiny"
+    for part in PARTS:
+        assert_same(converted(target, part), weights_of(random_module(part, spec=spec)))
+    engine = Engine("wan22-tiny", weights=[str(target)], device="cpu", dtype="float32")
+    (chunk,) = engine.session("a boat on the sea").stream(1)
+    assert chunk.frames.shape == (9, 64, 64, 3)
+
+
+def test_a_vae_whose_statistics_are_not_known_is_loaded_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = MODELS["wan22-tiny"]
+    folder = str(original_folder(tmp_path / "published", spec))
+    for known, warnings in ((spec.vae, 0), (replace(spec.vae, mean=(), std=()), 1)):
+        caplog.clear()
+        load_model(replace(spec, vae=known), [folder], device=torch.device("cpu"), dtype=torch.float32)
+        assert len([line for line in caplog.messages if "mean and std of wan22-tiny" in line]) == warnings
 
 
 def test_a_converted_folder_is_located_and_converts_again(tmp_path: Path) -> None:

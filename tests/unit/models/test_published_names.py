@@ -1,15 +1,15 @@
 """Names that Wan's publishers gave their tensors, written out by hand, and where each belongs in our modules.
 
 Read from the module definitions of Wan 2.1 (`wan/modules/model.py`, `vae.py`, `t5.py` and the sizes in
-`wan/configs`), not from our layouts: files are written here without them. Diffusers' own converter of the
-original files is a second witness.
+`wan/configs`) and of Wan 2.2's VAE (`vae2_2.py`), not from our layouts: files are written here without them.
+Diffusers' own converter of the original files is a second witness.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 import torch
@@ -134,6 +134,41 @@ def published_vae(*, width: int, channels: int) -> Iterator[Published]:
     yield from linear("decoder.head.2", "decoder.conv_out", 3, one, 3, 3, 3)
 
 
+def published_vae22(*, width: int, decoder_width: int, channels: int) -> Iterator[Published]:
+    """Wan 2.2's: one level deeper (Down_ResidualBlock, Up_ResidualBlock), pixels as 12 channels."""
+    down, up = "encoder.downsamples", "decoder.upsamples"
+    one, two, four = width, 2 * width, 4 * width
+    yield from linear("encoder.conv1", "encoder.conv_in", one, 12, 3, 3, 3)
+    for n, inner, outer in ((0, one, one), (1, one, two), (2, two, four), (3, four, four)):
+        yield from residual(f"{down}.{n}.downsamples.0", f"encoder.down.{n}.layers.0", inner, outer)
+        yield from residual(f"{down}.{n}.downsamples.1", f"encoder.down.{n}.layers.1", outer, outer)
+    for n, wide in ((0, one), (1, two), (2, four)):
+        ours = f"encoder.down.{n}.layers.2.conv"
+        yield from linear(f"{down}.{n}.downsamples.2.resample.1", ours, wide, wide, 3, 3)
+    for n, wide in ((1, two), (2, four)):
+        ours = f"encoder.down.{n}.layers.2.time_conv"
+        yield from linear(f"{down}.{n}.downsamples.2.time_conv", ours, wide, wide, 3, 1, 1)
+    yield from middle("encoder", "encoder", four)
+    yield from norm("encoder.head.0.gamma", "encoder.norm_out.weight", four, 1, 1, 1)
+    yield from linear("encoder.head.2", "encoder.conv_out", 2 * channels, four, 3, 3, 3)
+    yield from linear("conv1", "quant", 2 * channels, 2 * channels, 1, 1, 1)
+    yield from linear("conv2", "unquant", channels, channels, 1, 1, 1)
+    one, two, four = decoder_width, 2 * decoder_width, 4 * decoder_width
+    yield from linear("decoder.conv1", "decoder.conv_in", four, channels, 3, 3, 3)
+    yield from middle("decoder", "decoder", four)
+    for n, inner, outer in ((0, four, four), (1, four, four), (2, four, two), (3, two, one)):
+        for i, before in ((0, inner), (1, outer), (2, outer)):
+            yield from residual(f"{up}.{n}.upsamples.{i}", f"decoder.up.{n}.layers.{i}", before, outer)
+    for n, wide in ((0, four), (1, four), (2, two)):
+        ours = f"decoder.up.{n}.layers.3.conv"
+        yield from linear(f"{up}.{n}.upsamples.3.resample.1", ours, wide, wide, 3, 3)
+    for n in (0, 1):
+        ours = f"decoder.up.{n}.layers.3.time_conv"
+        yield from linear(f"{up}.{n}.upsamples.3.time_conv", ours, 2 * four, four, 3, 1, 1)
+    yield from norm("decoder.head.0.gamma", "decoder.norm_out.weight", one, 1, 1, 1)
+    yield from linear("decoder.head.2", "decoder.conv_out", 12, one, 3, 3, 3)
+
+
 def published_text(
     *, layers: int, width: int, ffn: int, heads: int, head: int, buckets: int, words: int
 ) -> Iterator[Published]:
@@ -184,9 +219,14 @@ SIZES = {
         published_dit(layers=40, width=5120, ffn=13824, text=4096, time=256, channels=16),
     ),
     ("vae", "wan2.1-t2v-1.3b"): (194, published_vae(width=96, channels=16)),
+    ("dit", "wan2.2-ti2v-5b"): (
+        825,
+        published_dit(layers=30, width=3072, ffn=14336, text=4096, time=256, channels=48),
+    ),
+    ("vae", "wan2.2-ti2v-5b"): (196, published_vae22(width=160, decoder_width=256, channels=48)),
     ("text", "wan2.1-t2v-1.3b"): (242, published_text(**TEXT)),
 }
-"""How many tensors Wan 2.1's files have, and all of them."""
+"""How many tensors Wan 2.1's and 2.2's files have, and all of them."""
 
 
 @pytest.mark.parametrize(("part", "model"), SIZES)
@@ -201,7 +241,7 @@ def test_every_published_tensor_has_its_place_and_its_shape(part: Part, model: s
     assert translation(part, "original", ours) == {each.ours: each.name for each in tensors}
 
 
-def small(part: Part) -> tuple[nn.Module, list[Published]]:
+def small(part: Part | Literal["vae22"]) -> tuple[nn.Module, list[Published]]:
     """A module of few numbers and the published names of what is in it."""
     with torch.device("meta"):
         if part == "dit":
@@ -214,15 +254,19 @@ def small(part: Part) -> tuple[nn.Module, list[Published]]:
                 width=4, multipliers=(1, 2, 4, 4), res_blocks=2, channels=4, downsample_time=downsample
             )
             return WanVAE(config), list(published_vae(width=4, channels=4))
+        if part == "vae22":
+            shape = dict(width=4, decoder_width=6, channels=4)
+            return WanVAE(VAEConfig(**shape, pixel_patch=2, residual=True)), list(published_vae22(**shape))
         words = dict(layers=2, width=12, ffn=20, heads=2)
         config = TextConfig(**words, head_width=8, position_buckets=6, vocabulary=30)
         return UMT5Encoder(config), list(published_text(**words, head=8, buckets=6, words=30))
 
 
-@pytest.mark.parametrize("part", ["dit", "vae", "text"])
-def test_a_file_of_published_names_fills_a_module(part: Part, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["dit", "vae", "vae22", "text"])
+def test_a_file_of_published_names_fills_a_module(kind: Part | Literal["vae22"], tmp_path: Path) -> None:
     """Every tensor is another, so that two in each other's place are seen."""
-    module, published = small(part)
+    module, published = small(kind)
+    part = "vae" if kind == "vae22" else kind
     values: dict[str, Tensor] = {each.name: torch.randn(each.shape) for each in published}
     file = save(values, tmp_path / "published.safetensors")
     fill(module, part, [file], device="cpu", dtype=torch.float32)
@@ -265,4 +309,66 @@ def test_diffusers_converter_puts_every_published_tensor_where_ours_does(part: P
     to_diffusers = translation(part, "diffusers", module.state_dict())
     assert {name: int(number) for name, number in theirs.items()} == {
         to_diffusers[each.ours]: number for number, each in enumerate(published)
+    }
+
+
+def diffusers_vae22(levels: int) -> dict[str, str]:
+    """Names of AutoencoderKLWan with is_residual=True for parameters of each kind, written out by hand."""
+    names = {}
+    for n in range(levels):
+        for i in (0, 1):
+            names[f"encoder.down.{n}.layers.{i}.conv1.bias"] = (
+                f"encoder.down_blocks.{n}.resnets.{i}.conv1.bias"
+            )
+        for i in (0, 1, 2):
+            names[f"decoder.up.{n}.layers.{i}.norm2.weight"] = (
+                f"decoder.up_blocks.{n}.resnets.{i}.norm2.gamma"
+            )
+    for n in range(levels - 1):
+        names[f"encoder.down.{n}.layers.2.conv.weight"] = (
+            f"encoder.down_blocks.{n}.downsampler.resample.1.weight"
+        )
+        names[f"decoder.up.{n}.layers.3.conv.bias"] = f"decoder.up_blocks.{n}.upsampler.resample.1.bias"
+    for n in (1, 2):
+        names[f"encoder.down.{n}.layers.2.time_conv.bias"] = (
+            f"encoder.down_blocks.{n}.downsampler.time_conv.bias"
+        )
+    for n in (0, 1):
+        names[f"decoder.up.{n}.layers.3.time_conv.weight"] = (
+            f"decoder.up_blocks.{n}.upsampler.time_conv.weight"
+        )
+    return names | {
+        "encoder.down.1.layers.0.shortcut.weight": "encoder.down_blocks.1.resnets.0.conv_shortcut.weight",
+        "decoder.up.2.layers.0.shortcut.weight": "decoder.up_blocks.2.resnets.0.conv_shortcut.weight",
+        "encoder.conv_in.weight": "encoder.conv_in.weight",
+        "decoder.norm_out.weight": "decoder.norm_out.gamma",
+        "encoder.middle.1.qkv.weight": "encoder.mid_block.attentions.0.to_qkv.weight",
+        "decoder.middle.2.conv2.bias": "decoder.mid_block.resnets.1.conv2.bias",
+        "quant.bias": "quant_conv.bias",
+        "unquant.weight": "post_quant_conv.weight",
+    }
+
+
+@pytest.mark.slow
+def test_wan_22s_vae_has_diffusers_names_and_no_others() -> None:
+    from diffusers import AutoencoderKLWan
+
+    by_hand = diffusers_vae22(levels=4)
+    spec = MODELS["wan2.2-ti2v-5b"]
+    ours = on_meta("vae", spec.name).state_dict()
+    table = translation("vae", "diffusers", ours)
+    assert {name: table[name] for name in by_hand} == by_hand
+    with torch.device("meta"):
+        theirs = AutoencoderKLWan(
+            base_dim=160,
+            decoder_base_dim=256,
+            z_dim=48,
+            is_residual=True,
+            in_channels=12,
+            out_channels=12,
+            patch_size=2,
+            scale_factor_spatial=16,
+        ).state_dict()
+    assert {table[name]: tuple(value.shape) for name, value in ours.items()} == {
+        name: tuple(value.shape) for name, value in theirs.items()
     }

@@ -21,7 +21,14 @@ pytestmark = pytest.mark.slow
 
 TOLERANCE = 1e-4
 SPLITS = [(3,), (1, 1, 1), (1, 2), (2, 1), (7,), (3, 3, 1), (1, 3, 3), (2, 2, 2, 1)]
-CONFIGS = {"small": VAE, "wider": VAEConfig(width=8, res_blocks=1, channels=16)}
+CONFIGS = {
+    "small": VAE,
+    "wider": VAEConfig(width=8, res_blocks=1, channels=16),
+    "Wan 2.2's": VAEConfig(width=4, decoder_width=6, channels=6, pixel_patch=2, residual=True),
+    "Wan 2.2's, one block": VAEConfig(
+        width=10, decoder_width=16, channels=48, res_blocks=1, pixel_patch=2, residual=True
+    ),
+}
 
 
 def reference_of(model: WanVAE) -> AutoencoderKLWan:
@@ -34,6 +41,12 @@ def reference_of(model: WanVAE) -> AutoencoderKLWan:
         dim_mult=list(c.multipliers),
         num_res_blocks=c.res_blocks,
         temperal_downsample=list(c.downsample_time),
+        decoder_base_dim=c.decoder_width or None,
+        is_residual=c.residual,
+        in_channels=c.colours,
+        out_channels=c.colours,
+        patch_size=c.pixel_patch if c.pixel_patch > 1 else None,
+        scale_factor_spatial=c.spatial_stride,
         latents_mean=[0.0] * c.channels,
         latents_std=[1.0] * c.channels,
     )
@@ -65,7 +78,17 @@ def as_the_reference_decodes(name: str, num_latents: int) -> tuple[WanVAE, torch
 def as_the_reference_encodes(name: str, num_latents: int) -> tuple[WanVAE, torch.Tensor, torch.Tensor]:
     """A model, frames, and their latents."""
     model = vae(CONFIGS[name])
-    pixels = torch.rand(1, pixel_frames(0, num_latents), 3, 32, 48) * 2 - 1
+    pixels = (
+        torch.rand(
+            1,
+            pixel_frames(0, num_latents),
+            3,
+            4 * model.config.spatial_stride,
+            6 * model.config.spatial_stride,
+        )
+        * 2
+        - 1
+    )
     moments = reference_of(model).encode(pixels.transpose(1, 2)).latent_dist.mean.transpose(1, 2)
     mean, std = scaled(moments, model.config)
     return model, pixels, (moments - mean) / std

@@ -221,6 +221,29 @@ def test_a_checkpoint_is_known_by_its_configuration(tmp_path: Path) -> None:
     assert resolve_model("layers=30,width=1536,heads=12,ffn=8960").dit == preset.dit
 
 
+def test_wan_22s_checkpoint_is_known_with_its_vae(tmp_path: Path) -> None:
+    preset = MODELS["wan2.2-ti2v-5b"]
+    dit = dict(num_layers=30, ffn_dim=14336, freq_dim=256)
+    original = dit | dict(_class_name="WanModel", dim=3072, num_heads=24, out_dim=48)
+    diffusers = dit | dict(num_attention_heads=24, attention_head_dim=128, out_channels=48)
+    vae = dict(
+        base_dim=160,
+        decoder_base_dim=256,
+        dim_mult=[1, 2, 4, 4],
+        num_res_blocks=2,
+        temperal_downsample=[False, True, True],
+        z_dim=48,
+        is_residual=True,
+        patch_size=2,
+    )
+    for name, config in (("original", original), ("both/transformer", diffusers), ("both/vae", vae)):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    for name in ("original", "both"):
+        spec = resolve_model(str(tmp_path / name))
+        assert (spec.dit, spec.vae, spec.stream) == (preset.dit, preset.vae, preset.stream)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -77,7 +77,15 @@ def test_a_call_holds_what_is_predicted(
 
 
 @pytest.mark.parametrize("frames", [1, 3])
-@pytest.mark.parametrize(("name", "dtype"), [("wan2.1-t2v-14b", torch.bfloat16), ("brook", torch.float32)])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("wan2.1-t2v-14b", torch.bfloat16),
+        ("wan2.2-ti2v-5b", torch.bfloat16),
+        ("wan2.2-ti2v-5b", torch.float32),
+        ("brook", torch.float32),
+    ],
+)
 def test_a_vae_holds_and_keeps_what_is_predicted(name: str, dtype: torch.dtype, frames: int) -> None:
     spec = MODELS[name]
     size = dtype.itemsize
