@@ -268,17 +268,17 @@ def test_a_model_is_read_without_the_compiler_which_takes_as_long_to_import_as_t
 SURFACE = {
     "generate": {
         "--anchor", "--chunks", "--compile", "--context-noise", "--device", "--dtype", "--events", "--exchange-groups",
-        "--experimental", "--extend", "--fast", "--fit", "--fps", "--image", "--input",
+        "--experimental", "--extend", "--fast", "--first-steps", "--fit", "--fps", "--image", "--input",
         "--journal", "--kv-bias", "--lora", "--mesh-limits", "--model",
         "--motion-gain",
         "--noise-scale", "--offload-text", "--out", "--overwrite", "--positions", "--precision", "--preview-decoder",
-        "--quiet", "--schedule", "--seconds", "--seed", "--sink", "--size", "--steps", "--stream-batch", "--threads",
-        "--topology", "--vae-devices", "--weights", "--window",
+        "--quiet", "--sampler", "--schedule", "--seconds", "--seed", "--sink", "--size", "--steps", "--stream-batch",
+        "--threads", "--topology", "--vae-devices", "--weights", "--window",
     },
     "serve": {
         "--abandon", "--allow-origin", "--allow-output", "--anchor", "--api-key", "--batch", "--compile", "--config",
         "--context-noise", "--data", "--device", "--dtype", "--exchange-groups", "--experimental", "--fast", "--fps", "--grace",
-        "--host",
+        "--first-steps", "--host", "--sampler",
         "--ice-server", "--idle", "--insecure", "--keep", "--kv-bias", "--lead", "--log-json", "--longest-chunk",
         "--look-ahead", "--lora", "--max-chunks", "--max-life", "--max-waiting", "--memory", "--mesh-limits", "--model",
         "--no-look-ahead", "--offload-text", "--osc", "--plan", "--port", "--positions", "--precision", "--preview-decoder",
@@ -292,12 +292,14 @@ SURFACE = {
     "convert": {"--ema", "--no-ema", "--lora", "--model"},
     "doctor": {"--data", "--json", "--port"},
     "plan": {
-        "--batch", "--clip", "--commit", "--first-frame", "--fps", "--gpu-file", "--gpus", "--guidance", "--html", "--json",
+        "--batch", "--clip", "--commit", "--first-frame", "--first-steps", "--fps", "--gpu-file", "--gpus", "--guidance",
+        "--html", "--json",
         "--max", "--model", "--no-commit", "--precision", "--price", "--profile", "--schedule", "--sessions", "--size",
         "--software", "--steps", "--stream-batch", "--text", "--topology", "--vae", "--video-in", "--weights", "--window",
     },
     "plan calibrate": {"--device", "--out"},
     "plan explain": {
+        "--first-steps",
         "--accepted", "--ahead", "--bandwidth", "--batch", "--bytes", "--chunks", "--context", "--draft", "--fps", "--frames",
         "--gpus", "--json", "--latency", "--micro-batches", "--model", "--parameters", "--pipeline", "--sessions", "--shards",
         "--size", "--software", "--stages", "--state", "--steps", "--tile", "--topology", "--weights", "--window", "--zero",
@@ -307,9 +309,11 @@ SURFACE = {
         "--stay",
     },
     "plan scale": {
+        "--first-steps",
         "--fps", "--gpus", "--html", "--json", "--model", "--size", "--software", "--steps", "--topology", "--window",
     },
     "plan simulate": {
+        "--first-steps",
         "--arrivals", "--failures", "--fps", "--gpus", "--json", "--max-waiting", "--minutes", "--model", "--recovery",
         "--seed", "--size", "--software", "--spread", "--stay", "--steps", "--topology", "--window",
     },
@@ -319,6 +323,7 @@ SURFACE = {
     },
     "plan tune": {"--gpus", "--json"},
     "profile run": {
+        "--first-steps",
         "--chunks", "--clip", "--device", "--dtype", "--fast", "--model", "--offload-text", "--out", "--precision", "--ranks",
         "--schedule", "--size", "--spans", "--steps", "--threads", "--topology", "--weights", "--window",
     },
@@ -337,18 +342,22 @@ SURFACE = {
     "fleet status": {"--address", "--json"},
     "fleet up": {"--address"},
     "bench mesh": {
+        "--first-steps",
         "--chunks", "--compile", "--device", "--dtype", "--fast", "--json", "--model", "--offload-text", "--out", "--precision",
         "--size", "--steps", "--threads", "--tiles", "--topology", "--weights", "--window",
     },
     "bench overlap": {
+        "--first-steps",
         "--chunks", "--device", "--dtype", "--fast", "--json", "--model", "--offload-text", "--out", "--plot", "--precision",
         "--scale", "--size", "--stages", "--steps", "--threads", "--topology", "--weights", "--window",
     },
     "bench quality": {
+        "--first-steps",
         "--chunks", "--device", "--dtype", "--exact", "--fast", "--json", "--model", "--no-exact", "--offload-text", "--out",
         "--precision", "--prompts", "--size", "--steps", "--threads", "--weights", "--window",
     },
     "bench stream": {
+        "--first-steps",
         "--chunks", "--device", "--dtype", "--fast", "--floor", "--json", "--model", "--no-floor", "--offload-text", "--out",
         "--precision", "--sessions", "--size", "--steps", "--threads", "--together", "--weights", "--window",
     },
