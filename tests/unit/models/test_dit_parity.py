@@ -88,6 +88,9 @@ CONFIGS = {
     "head of 128": DiTConfig(
         layers=1, width=256, heads=2, ffn=300, channels=16, text_width=64, text_tokens=5
     ),
+    "48 channels": DiTConfig(
+        layers=2, width=96, heads=4, ffn=448, channels=48, text_width=32, text_tokens=12
+    ),
 }
 
 
