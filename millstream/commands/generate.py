@@ -85,6 +85,7 @@ def generate(options: GenerateOptions) -> None:
 
     [bold]Steer it[/]: --events timeline.json, where the file holds
     [{"at": 2, "type": "prompt", "prompt": "a white boat on the sea at dawn", "mode": "recompute"}].
+    "at" is in seconds; "chunk": 3 in its place names a chunk.
     Types: prompt (mode cut, recompute, keep or blend), image (path, mode cut or blend), cut, steps, seed,
     noise_scale, window, kv_bias, stop.
 
@@ -96,6 +97,8 @@ def generate(options: GenerateOptions) -> None:
         raise ConfigError("--noise-scale and --motion-gain act on an input video; give one with --input")
     if sum(path is not None for path in (options.image, options.extend, options.video)) > 1:
         raise ConfigError("give one of --image, --extend and --input: a stream begins from one thing")
+    if options.fit == "pad" and options.image is None and options.extend is None:
+        raise ConfigError("--fit says how --image or --extend comes to the stream's shape; give one of them")
     if options.fit not in ("crop", "pad"):
         raise ConfigError(f"--fit is crop or pad, got {options.fit!r}")
     run_generate(options)
@@ -145,7 +148,7 @@ def run_generate(options: GenerateOptions) -> None:
         begin = _begin(options, config)
         if begin is not None and begin.fps is not None and "fps" not in changes:
             config = stream_config(config, fps=begin.fps)
-        events = _with_pictures(events, config)
+        events = _with_pictures(options.events, events, config)
         if begin is not None:
             events = (Event(control=SetImage(picture=begin.picture), chunk=0), *events)
         before = 0
@@ -241,17 +244,20 @@ def _begin(options: GenerateOptions, config: StreamConfig) -> FittedPicture | No
         return fit_clip(options.extend, num_frames=config.begin_frames, fit=fit, **size)
     if options.image is None:
         return None
-    return fit_picture(_read_image(options.image), fit=fit, **size)
+    try:
+        return fit_picture(_read_image(options.image), fit=fit, **size)
+    except VideoError as error:
+        raise VideoError(f"--image {options.image}: {error}") from None
 
 
 def _read_image(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise VideoError(f"cannot read {path}: {error.strerror}") from None
+        raise VideoError(f"cannot be read: {error.strerror}; check the path") from None
 
 
-def _with_pictures(events: tuple[Event, ...], config: StreamConfig) -> tuple[Event, ...]:
+def _with_pictures(path: Path | None, events: tuple[Event, ...], config: StreamConfig) -> tuple[Event, ...]:
     """Pictures of a timeline's file come to the stream's size."""
     import msgspec
 
@@ -259,16 +265,19 @@ def _with_pictures(events: tuple[Event, ...], config: StreamConfig) -> tuple[Eve
     from millstream.video.pictures import fit_file
 
     fitted = []
-    for event in events:
+    for number, event in enumerate(events, start=1):
         control = event.control
         if isinstance(control, SetImage) and control.picture is None:
-            found = fit_file(
-                control.image,
-                height=config.height,
-                width=config.width,
-                num_frames=config.begin_frames,
-                fit=control.fit,
-            )
+            try:
+                found = fit_file(
+                    control.image,
+                    height=config.height,
+                    width=config.width,
+                    num_frames=config.begin_frames,
+                    fit=control.fit,
+                )
+            except VideoError as error:
+                raise VideoError(f"{path}, event {number}: {error}") from None
             control = msgspec.structs.replace(control, image=b"", picture=found.picture)
         fitted.append(msgspec.structs.replace(event, control=control))
     return tuple(fitted)

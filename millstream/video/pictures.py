@@ -259,7 +259,7 @@ def _cut_note(source: Size, size: Size, fit: Fit) -> list[str]:
     if lost < NOTICED:
         return []
     side = "width" if ratio > 1 else "height"
-    return [f"{round(100 * lost)}% of its {side} is cut away; fit pad shows all of it"]
+    return [f"{round(100 * lost)}% of its {side} is cut away; with borders (fit pad) all of it is shown"]
 
 
 def _is_clip(data: bytes) -> bool:

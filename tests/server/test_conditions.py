@@ -30,7 +30,7 @@ from millstream.serving.notices import Notice
 from millstream.serving.session_entry import OpenRequest
 from millstream.session.timeline import Timeline, TimelineState
 from tests.server.fakes import CARD, FakeService, until
-from tests.server.serving import serving
+from tests.server.serving import serving, wait_until
 from tests.server.test_conversation import START, Client, types
 from tests.unit.video_files import moving_frames, write_video
 
@@ -174,9 +174,9 @@ def test_keys_of_a_client_that_is_gone_are_released() -> None:
         await other.say({"type": "attach", "version": 1, "session": session})
         await client.say(actions(keys=["w"]))
         assert service.keys(session) == [("w",)] * 3
-        other.conversation.leave()
+        other.conversation.on_disconnect()
         assert service.keys(session) == [("w",)] * 3, "another connection of the owner holds nothing"
-        client.conversation.leave()
+        client.conversation.on_disconnect()
         await until(lambda: bool(service.timelines[session].due))
         service.chunk(session)
         assert service.keys(session) == [()] * 3
@@ -217,7 +217,7 @@ def test_a_thousand_presses_are_one_control_a_chunk_and_too_many_are_refused_in_
         client, session = await begin(hub)
         for number in range(1000):
             pressed = actions(keys=[KEYS[number % 2]], look=[1, 0])
-            await client.conversation.hear(json.dumps(pressed))
+            await client.conversation.on_message(json.dumps(pressed))
         assert len(service.timelines[session].due) == 1
         assert set(types(await client.heard())) == {"receipt"}
         envelope = service.chunk(session)
@@ -230,7 +230,7 @@ def test_a_thousand_presses_are_one_control_a_chunk_and_too_many_are_refused_in_
         slow = Client(hub, ClientLimits())
         await slow.say({"type": "attach", "version": 1, "session": session})
         for _ in range(1000):
-            await slow.conversation.hear('{"type":"control","control":{"type":"actions","keys":["s"]}}')
+            await slow.conversation.on_message('{"type":"control","control":{"type":"actions","keys":["s"]}}')
         heard = await slow.heard()
         refused = [each for each in heard if each["type"] == "error"]
         assert {each["code"] for each in refused} == {"too_fast"}
@@ -290,6 +290,17 @@ def test_a_model_without_keys_says_so_and_goes_on() -> None:
         assert service.chunk(session).conditions == ()
 
     play_on(NO_CONDITIONS, play)
+
+
+def test_a_key_that_means_nothing_to_the_model_is_named_once() -> None:
+    async def play(hub: SessionHub, service: TimelineService) -> None:
+        client, _ = await begin(hub)
+        heard = await client.say(actions(keys=["q", "w"]))
+        heard += await client.say(actions(keys=["e"]))
+        notes = [message["message"] for message in heard if message["type"] == "note"]
+        assert notes == ["q means nothing to this model; its keys are w, a, s, d, up, down, left, right"]
+
+    play_on(WORLD, play)
 
 
 BAD_ACTIONS = (
@@ -431,7 +442,9 @@ def test_a_branch_begins_with_no_keys_held_and_its_parent_goes_on_with_its_own()
         client.hear("receipt", control_id="actions", state="applied")
         client.say({"type": "fork"})
         branch = client.hear("forked")["session"]
-        states = [server.hub.service.timeline(name) for name in (parent, branch)]
+        service = server.hub.service
+        wait_until(lambda: service.timeline(branch) is not None, "the branch is there")
+        states = [service.timeline(name) for name in (parent, branch)]
         assert [None if state is None else state.steering.keys for state in states] == [("w",), ()]
 
 

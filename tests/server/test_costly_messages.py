@@ -435,7 +435,7 @@ def test_a_form_in_parts_is_read_as_its_clients_send_it() -> None:
         )
         picture = part(file[9:], 'input_reference"; filename="a.png', b"Content-Type: image/png")
         status, answer = await app.ask("/v1/videos", FORM, part() + picture + END)
-        assert "input_reference" in one_line(answer)
+        assert (status, "no recordings" in one_line(answer)) == (404, True), "its picture too"
 
     with_app(play)
 

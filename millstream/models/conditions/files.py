@@ -34,8 +34,11 @@ def conditions_in(path: Path) -> ConditionsConfig | None:
     try:
         with safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get(METADATA)
+    except (OSError, SafetensorError):
+        return None  # a damaged file is refused where its weights are read
+    try:
         return None if text is None else msgspec.json.decode(text, type=ConditionsConfig)
-    except (OSError, SafetensorError, msgspec.MsgspecError, MillstreamError) as error:
+    except (msgspec.MsgspecError, MillstreamError) as error:
         raise WeightsError(
             f"{path} does not say what it takes ({error}); write the injectors again"
         ) from None

@@ -127,6 +127,7 @@ class SessionHub:
             archive_of=self.archive_of,
             spawn=self.spawn,
             fit=self.pictures.fit,
+            keys=None if card.conditions.actions is None else card.conditions.actions.keys,
             state_log=self.keeper,
         )
         self.branches = Branches(service, self.live_sessions, self, max_live=self.limits.max_branches)

@@ -136,6 +136,8 @@ class LiveSessionParts:
     spawn: Spawn
     fit: FitPicture
     """Function that reads a picture, or the end of a clip, as large as a stream's frames."""
+    keys: tuple[str, ...] | None = None
+    """Keys that steer the model; None: it takes none."""
     state_log: StateLog | None = None
     clock: Callable[[], float] = field(default=time.monotonic)
 
@@ -219,6 +221,7 @@ class LiveSession:
         )
         self.receipts = KnownReceipts()
         self.keys = HeldKeys()
+        self._noted_keys = False
         self.handoff = SessionHandoff(self.state)
         self.last_chunk: Chunk | None = None
         """The last chunk that came, without its frames."""
@@ -392,6 +395,7 @@ class LiveSession:
         self.receipts.queued(receipt, arrived)
         if isinstance(control, SetActions):
             self.keys.queued(control, receipt, arrived, by)
+            self._note_unknown_keys(control)
         await self._log_control(control, receipt)
         if isinstance(control, Pause) and self.keys.are_held:
             await self.control(RELEASED)
@@ -419,6 +423,15 @@ class LiveSession:
         while self.is_being_read and self._parts.clock() < give_up:
             await asyncio.sleep(LOOK_S)
         self._refuse_when_ended()
+
+    def _note_unknown_keys(self, control: SetActions) -> None:
+        """Send a note, once a session, when a key means nothing to the model: it has no effect."""
+        known = self._parts.keys or ()
+        unknown = sorted({*control.keys, *control.tapped} - {*known})
+        if unknown and not self._noted_keys:
+            self._noted_keys = True
+            words = f"{', '.join(unknown)} means nothing to this model; its keys are {', '.join(known)}"
+            self.tell(Noted(words=words, once=True))
 
     async def _with_picture(self, control: SetImage) -> SetImage:
         """Return it with its file fitted to the stream. Raises what is wrong with the file."""

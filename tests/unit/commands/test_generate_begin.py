@@ -73,7 +73,7 @@ def test_a_picture_in_a_timeline_begins_where_it_says(tmp_path: Path, photo: Pat
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--image", "none.png"), "cannot read none.png"),
+        (("--image", "none.png"), "none.png: cannot be read"),
         (("--image", "text.png"), "not a picture"),
         (("--extend", "text.png"), "not a video"),
         (("--extend", "none.mp4"), "is not there"),

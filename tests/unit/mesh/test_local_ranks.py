@@ -39,7 +39,7 @@ def test_a_rank_that_raises_ends_the_others_and_is_named() -> None:
 
 def test_ranks_that_wait_for_ever_are_stopped_and_their_line_is_named() -> None:
     with pytest.raises(RanksStuck) as raised:
-        on_ranks(one_never_comes, 2, timeout_s=4.0)
+        on_ranks(one_never_comes, 2, timeout_s=12.0)
     assert list(raised.value.waiting) == [0]
     assert "in one_never_comes" in raised.value.waiting[0]
 

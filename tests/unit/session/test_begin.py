@@ -172,7 +172,7 @@ def test_a_journal_has_the_latents_and_forces_them(engine: Engine, tmp_path: Pat
     assert torch.equal(first.input.latents(), encoded(engine, shown))
     forced = msgspec.structs.replace(first, input=InputLatents.of(encoded(engine, shown), 17))
     session = engine.session("sea", config=journal.header.config)
-    again = list(engine.stream(session).follow([forced, *journal.chunks[1:]]))
+    again = list(engine.stream(session).replay([forced, *journal.chunks[1:]]))
     assert digests(again) == digests(chunks)
     for found, expected in zip(again, chunks, strict=True):
         assert np.array_equal(found.frames, expected.frames)
@@ -372,7 +372,7 @@ def test_whatever_is_asked_a_replay_a_branch_and_a_saved_session_give_the_same(
             steer(original, track)
             list(original.stream(at_chunk))
             saved = Path(folder) / "saved"
-            snapshot.write(snapshot.take(engine, original, fingerprint), saved)
+            snapshot.write(snapshot.capture(engine, original, fingerprint), saved)
         log = Path(folder) / "b.jsonl"
         with JournalWriter(log, journal.header) as writer:
             back = snapshot.revive(snapshot.read(saved, engine, fingerprint), engine, "back", journal=writer)

@@ -71,7 +71,7 @@ def test_a_wide_picture_is_cut_at_its_sides_or_framed() -> None:
     wide[:, 1 * WIDTH : 3 * WIDTH] = 200
     cut, note = fitted(saved(Image.fromarray(wide)))
     assert cut.min() == 200
-    assert note == "75% of its width is cut away; fit pad shows all of it"
+    assert note == "75% of its width is cut away; with borders (fit pad) all of it is shown"
     framed, note = fitted(saved(Image.fromarray(wide)), "pad")
     assert framed[0].max() == framed[-1].max() == 0, "the borders are black"
     assert framed[HEIGHT // 2, WIDTH // 2].min() == 200
