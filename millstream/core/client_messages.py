@@ -57,8 +57,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     steps: tuple[float, ...] | None = None
     """Noise levels that decrease, 1000 to above 0: one model call each."""
     first_steps: tuple[float, ...] | None = None
-    """Noise levels of the first chunk, and of the first after each cut; give those of `steps` for one like all
-    others."""
+    """Noise levels of the first chunk, and of the first after each cut; give those of `steps` for one like
+    all others."""
     window: int | None = None
     """Latent frames that a chunk attends to, up to 1024."""
     sink: int | None = None

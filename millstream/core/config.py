@@ -13,8 +13,8 @@ from millstream.core.schedule import noise_levels
 Positions = Literal["absolute", "windowed"]
 Anchor = Literal["off", "latent", "decoded"]
 Sampler = Literal["renoise", "unipc"]
-"""How a chunk gets from one noise level to the next: fresh noise on its clean estimate, or a step of a multistep
-solver (`models/unipc.py`)."""
+"""How a chunk gets from one noise level to the next: fresh noise on its clean estimate, or a step of a
+multistep solver (`models/unipc.py`)."""
 
 SPATIAL_STRIDE = 8
 """Pixels per latent cell along each side, where a VAE has no other: `VAEConfig.spatial_stride`."""
@@ -226,8 +226,8 @@ class StreamConfig:
     steps: tuple[float, ...] = (1000, 750, 500, 250)
     """Noise levels, high to low: one model call each."""
     first_steps: tuple[float, ...] | None = None
-    """Noise levels of an epoch's first chunk, also of the first after a picture; None: as `steps`. Models of one or
-    two steps are trained with more there, where there is no past to go by."""
+    """Noise levels of an epoch's first chunk, also of the first after a picture; None: as `steps`. Models of
+    one or two steps are trained with more there, where there is no past to go by."""
     sampler: Sampler = "renoise"
     """How a chunk gets from one level to the next."""
     shift: float = 5.0

@@ -109,7 +109,8 @@ MODELS: dict[str, ModelSpec] = {
 }
 
 _FIRST = (1000, 750, 500, 250)
-"""Steps of an epoch's first chunk where later ones have fewer: `denoising_step_list_first_chunk` of thu-ml/Causal-Forcing."""
+"""Steps of an epoch's first chunk where later ones have fewer: `denoising_step_list_first_chunk` of
+thu-ml/Causal-Forcing."""
 
 SCHEDULES: dict[str, dict[str, object]] = {
     "self-forcing": dict(
@@ -122,8 +123,8 @@ SCHEDULES: dict[str, dict[str, object]] = {
     "longlive": dict(
         steps=(1000, 750, 500, 250), shift=5.0, warp=True, frames_per_chunk=3, window=12, sink=3
     ),
-    # Trained on 21 latent frames. Published as `generator_ema` in Self-Forcing's layout (zhuhz22/Causal-Forcing);
-    # `chunkwise/longvideo.pt` wants Rolling Forcing's window, which is not here.
+    # Trained on 21 latent frames. Published as `generator_ema` in Self-Forcing's layout
+    # (zhuhz22/Causal-Forcing); `chunkwise/longvideo.pt` wants Rolling Forcing's window, which is not here.
     "causal-forcing": dict(
         steps=(1000, 750, 500, 250), shift=5.0, warp=True, frames_per_chunk=3, window=21, sink=0
     ),
@@ -136,18 +137,19 @@ SCHEDULES: dict[str, dict[str, object]] = {
     "causal-forcing-pp-1": dict(
         steps=(1000,), first_steps=_FIRST, shift=5.0, warp=True, frames_per_chunk=1, window=21, sink=0
     ),
-    # One step from the first frame on, as its config.yaml trains. Its variant `ffe_config.yaml` makes the first
-    # four frames in one block of four steps and goes on frame by frame, which no chunk size here says; first_steps
-    # of four come nearest.
+    # One step from the first frame on, as its config.yaml trains; its window is taken to be Causal Forcing's.
+    # Its variant `ffe_config.yaml` makes the first four frames in four steps and goes on in one, which no chunk
+    # size here says; first_steps of four come nearest.
     "one-forcing": dict(steps=(1000,), shift=5.0, warp=True, frames_per_chunk=1, window=21, sink=0),
-    # Self Gradient Forcing, window and sink of its scripts/infer_self_gradient_forcing.sh. The steps are those of
-    # Causal Forcing, which it is trained from: its own configuration was not seen, read it before trusting these.
+    # Self Gradient Forcing: window and sink as its README gives them for long videos. The steps are those of
+    # Causal Forcing, which it is trained from: unsure, its own configuration decides.
     "sgf": dict(steps=(1000, 750, 500, 250), shift=5.0, warp=True, frames_per_chunk=3, window=12, sink=3),
     "sgf-framewise": dict(
         steps=(1000, 750, 500, 250), shift=5.0, warp=True, frames_per_chunk=1, window=21, sink=4
     ),
-    # LongLive 2 numbers its levels from 0.999 down to 0 in even steps, then shifts them, and truncates what the
-    # model is told to whole numbers (999, 937, 833, 624); here it is told 999.8, 937.3, 833.1 and 624.7.
+    # LongLive 2 in four steps (it has two as well). Levels as Wan's UniPC scheduler numbers them: even from
+    # 0.999 down to 0, then shifted. That scheduler truncates what the model is told to whole numbers (999, 937,
+    # 833, 624); here it is told 999.8, 937.3, 833.1 and 624.7. Unsure: not compared with its own program.
     "longlive2": dict(
         steps=(999, 749.25, 499.5, 249.75),
         sampler="unipc",
@@ -170,9 +172,6 @@ def find_model(name: str) -> ModelSpec:
 def apply_schedule(stream: StreamConfig, name: str) -> StreamConfig:
     if name not in SCHEDULES:
         raise ConfigError(f"schedule {name!r} is unknown; known: {', '.join(sorted(SCHEDULES))}")
-    whole = {
-        "first_steps": None,
-        "sampler": "renoise",
-        **SCHEDULES[name],
-    }  # a schedule replaces all of another
+    # what it does not name is as in most, and never what another schedule has left
+    whole = {"first_steps": None, "sampler": "renoise", **SCHEDULES[name]}
     return replace(stream, **whole)  # type: ignore[arg-type]  # keys are StreamConfig's own

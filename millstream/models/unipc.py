@@ -1,8 +1,8 @@
 """UniPC on a flow: a multistep solver of order 2 that predicts the next noise level from the last two clean
 estimates, and corrects that once it has the next (Zhao et al. 2023, the variant with B(h) = exp(h) - 1).
 
-A chunk has a solver of its own and begins it anew. Its coefficients are plain numbers; the latents of one chunk
-are all that it holds. Latents at a share s of noise are (1 - s) of the clean ones and s of the noise.
+A chunk has a solver of its own and begins it anew. Its coefficients are plain numbers; the latents of one
+chunk are all that it holds. Latents at a share s of noise are (1 - s) of the clean ones and s of the noise.
 Shapes: B batch, F frames, C channels, Y and X latent rows and columns.
 """
 
@@ -38,8 +38,8 @@ class UniPC:
         self._step = 0
 
     def advance(self, shown_BFCYX: Tensor, clean_BFCYX: Tensor) -> Tensor:
-        """Return what the model is shown at the next level, from what it was shown at this one and what it makes
-        of that."""
+        """Return what the model is shown at the next level, from what it was shown at this one and what it
+        makes of that."""
         assert self._step + 1 < len(self._shares), f"{len(self._shares)} levels, and one more is asked for"
         share = self._shares[self._step]
         shown = shown_BFCYX if not self._passed else self._corrected(share, clean_BFCYX)
@@ -76,7 +76,8 @@ class UniPC:
         return there - (1.0 - share) * grown * (old * difference / ratio + new * change)
 
     def _slope(self, h: float) -> tuple[float, Tensor]:
-        """Return how far back the level before the last lies, in steps of `h`, and how the estimates differ."""
+        """Return how far back the level before the last lies, in steps of `h`, and how the estimates
+        differ."""
         before, last = self._passed
         return (_log_ratio(before.share) - _log_ratio(last.share)) / h, before.clean_BFCYX - last.clean_BFCYX
 

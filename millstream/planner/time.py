@@ -281,8 +281,8 @@ def _first_frame(work: Workload, fleet: Fleet, layout: Topology, hops_ms: float)
 
 
 def calls_before_pictures(work: Workload, layout: Topology) -> int:
-    """The first chunk's steps. A commit comes after them, unless ranks that share their device with the front make
-    it at once."""
+    """The first chunk's steps. A commit comes after them, unless ranks that share their device with the front
+    make it at once."""
     return work.first_step_calls + (0 if layout.is_local or layout.front_apart else work.commits)
 
 

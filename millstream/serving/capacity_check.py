@@ -91,8 +91,8 @@ class CapacityCheck:
         return SessionClaims(bid.at_least(), bid.yielded(), too_long)
 
     def first_s(self, request: Request) -> float:
-        """Return the seconds of an epoch's first chunk that has steps of its own, scaled from those of others;
-        0 where it has none."""
+        """Return the seconds of an epoch's first chunk that has steps of its own, scaled from those of
+        others; 0 where it has none."""
         if request.first_geometry is None:
             return 0.0
         estimate = self.times.estimate(request.first_geometry)
@@ -132,8 +132,8 @@ class CapacityCheck:
         if self.need(request).too_long:
             takes_s = max(estimate.seconds, self.first_s(request))
             return Obstacle(
-                f"a chunk of it would take {takes_s:.0f} s, and {self.longest_chunk_s:.0f} s is the longest here: "
-                f"choose a smaller size or fewer steps{basis(estimate)}"
+                f"a chunk of it would take {takes_s:.0f} s, and {self.longest_chunk_s:.0f} s is the longest "
+                f"here: choose a smaller size or fewer steps{basis(estimate)}"
             )
         obstacle = self._time_obstacle(bids[-1], [each.at_least() for each in bids[:-1]])
         return Obstacle(obstacle.reason + basis(estimate), obstacle.fps)

@@ -64,8 +64,8 @@ class Geometry:
 
     @staticmethod
     def of_first(spec: ModelSpec, config: StreamConfig) -> Geometry | None:
-        """Return the geometry of an epoch's first chunk, its window counted as full; None where it has as many
-        steps as all others."""
+        """Return the geometry of an epoch's first chunk, its window counted as full; None where it has as
+        many steps as all others."""
         if len(config.opening_steps) == len(config.steps):
             return None
         return Geometry.of(spec, replace(config, steps=config.opening_steps))

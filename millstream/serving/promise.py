@@ -8,8 +8,8 @@ session,
     sum over sessions whose window is at most W of  seconds / min(media, window)
     + the longest chunk among the others / W        (it may just have begun)                  <=  1
 
-where of a session whose window is at most W, only what its epoch's first chunk takes longer than `seconds` is among
-the longest chunks: all else of it is in the sum. Sessions are taken to begin epochs one at a time.
+where of a session whose window is at most W, only what its epoch's first chunk takes longer than `seconds` is
+among the longest chunks: all else of it is in the sum. Sessions are taken to begin epochs one at a time.
 
 With leads of two chunks or more the sum is plain utilisation, seconds / media. The second term is why a slow
 chunk of one session can break another's promise on a device that is half idle. It is the demand-bound test
@@ -34,7 +34,7 @@ class DeviceClaim:
     seconds: float
     pace: Pace
     first_s: float = 0.0
-    """Seconds of an epoch's first chunk, where that takes longer: it comes seldom, and the others wait for it."""
+    """Seconds of an epoch's first chunk, where that takes longer: it comes seldom, and others wait for it."""
 
     @property
     def longest_s(self) -> float:

@@ -54,8 +54,9 @@ def same_rows(settings: StreamConfig, chunks: int, switch: PromptSwitch | None =
         dict(window=6, sink=2, positions="windowed"),
         dict(context_noise=200.0, steps=(1000,)),
         dict(kv_bias=0.5),
+        dict(steps=(1000, 400), first_steps=(1000, 600, 300), sampler="unipc", frames_per_chunk=1),
     ],
-    ids=["plain", "sink", "context noise", "kv bias"],
+    ids=["plain", "sink", "context noise", "kv bias", "first steps"],
 )
 def test_a_row_is_what_its_session_streams(changes: dict[str, object]) -> None:
     same_rows(config(**changes), 5)

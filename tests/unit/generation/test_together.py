@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from millstream.core.controls import Cut, SetKVBias, SetPrompt
+from millstream.generation.generator import envelope_batch_key
 from millstream.session.session import Session
 from tests.unit.models_for_tests import relative_error, tiny_engine
 from tests.unit.one_chunk import accept
@@ -29,7 +30,13 @@ def newest(session: Session) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "stream", [{}, dict(window=6, sink=2, positions="windowed"), dict(context_noise=50.0)]
+    "stream",
+    [
+        {},
+        dict(window=6, sink=2, positions="windowed"),
+        dict(context_noise=50.0),
+        dict(sampler="unipc", steps=(1000, 700, 400), frames_per_chunk=1),
+    ],
 )
 def test_sessions_in_one_batch_give_the_latents_they_give_alone(stream: dict) -> None:
     engine = tiny_engine()
@@ -48,6 +55,17 @@ def test_sessions_in_one_batch_give_the_latents_they_give_alone(stream: dict) ->
         for session, latents in zip(alone, found, strict=True):
             next(session.stream(1))
             assert relative_error(latents, newest(session)) < 1e-3
+
+
+@pytest.mark.parametrize(
+    "other", [dict(sampler="unipc"), dict(first_steps=(1000,)), dict(frames_per_chunk=1)], ids=str
+)
+def test_chunks_that_are_denoised_otherwise_share_no_call(other: dict) -> None:
+    engine = tiny_engine()
+    plain = dict(SMALL, steps=(1000, 500))
+    sessions = [engine.session("sea", **plain), engine.session("sea", **(plain | other))]
+    one, another = [session.decide().envelope for session in sessions]
+    assert envelope_batch_key(one) != envelope_batch_key(another)
 
 
 def test_one_refused_parcel_does_not_hold_up_the_rest() -> None:

@@ -143,7 +143,7 @@ def one_step(name: str, first: Geometry | None, **changes: object) -> Request:
 
 
 def test_others_wait_for_a_first_chunk_of_more_steps_and_its_own_session_does_not() -> None:
-    """A chunk takes 0.3 s, and a first one of five times the work 1.5 s, scaled: as long as chunks are due in."""
+    """A chunk takes 0.3 s, and a first one of five times the work 1.5 s, by its operations."""
     door = admission(seconds=None)
     door.times.add(replace(GEOMETRY, calls=2), 0.3)
     first = replace(GEOMETRY, calls=5, flops=5 * GEOMETRY.flops)

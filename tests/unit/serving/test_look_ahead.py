@@ -339,3 +339,15 @@ def test_a_draft_that_nobody_could_send_is_refused_and_without_looking_ahead_non
             play.service.draft("a", SetPrompt(prompt="x", prompts=(WeightedPrompt("y"),)))
         play.service.draft("a", STORM)
         assert not play.idle()
+
+
+def test_a_guess_that_cuts_is_priced_by_a_first_chunks_own_steps(engine: Engine) -> None:
+    with driven(engine) as play:
+        play.open()
+        play.service.control("a", SetSteps(steps=(1000.0,), first_steps=(1000.0, 700.0, 400.0)))
+        play.take_turn("a")
+        entry = play.service.table.entries["a"]
+        cuts = (Cut(), SetPrompt(prompt="storm", mode="cut"))
+        for guess in (Guess(4, (control,)) for control in cuts):
+            assert shape_of(engine.spec, entry, guess).calls == 4
+        assert shape_of(engine.spec, entry, Guess(4, (SetPrompt(prompt="storm", mode="keep"),))).calls == 2

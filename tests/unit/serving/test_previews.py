@@ -84,6 +84,8 @@ def test_a_preview_is_one_model_call_and_those_that_rebuild_the_window(
     )  # type: ignore[func-returns-value]
     with driven(engine) as play:
         play.open()
+        play.service.control("a", SetSteps(steps=(1000.0, 500.0), first_steps=(1000.0, 700.0, 400.0)))
+        play.take_turn("a")
         play.service.preview("a", [SetPrompt(prompt="storm", mode="cut")])
         del calls[:]
         assert make(play) == 1

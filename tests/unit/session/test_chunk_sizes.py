@@ -1,5 +1,5 @@
-"""Streams of chunks of 1, 3, 4 and 8 latent frames, with steps of their own for an epoch's first chunk: what is
-made again is made to the same bits."""
+"""Streams of chunks of 1, 3, 4 and 8 latent frames, with steps of their own for an epoch's first chunk: what
+is made again is made to the same bits."""
 
 from __future__ import annotations
 
