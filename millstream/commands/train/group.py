@@ -241,6 +241,15 @@ def brook(
         Path, typer.Option("--out", "-o", help="Folder of the run; one that was begun goes on.")
     ] = Path("out/brook"),
     until: Annotated[str | None, typer.Option(help="Stop after this stage.", show_default=False)] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Change the recipe: pool.walks=500, stages.teacher.steps=100. Repeat it; the same for a run "
+            "that goes on.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the stages and what they hold in memory.")
     ] = False,
@@ -255,7 +264,15 @@ def brook(
     """
     from millstream.commands.train.brook import run_train_brook
 
-    run_train_brook(recipe=recipe, smoke=smoke, out=out, device=device, until=until, dry_run=dry_run)
+    run_train_brook(
+        recipe=recipe,
+        smoke=smoke,
+        out=out,
+        device=device,
+        until=until,
+        dry_run=dry_run,
+        changes=changes or (),
+    )
 
 
 @train.command()
