@@ -357,6 +357,13 @@ def evaluate(
         Path | None,
         typer.Option(help="The judge, if not the one that comes with the package.", show_default=False),
     ] = None,
+    motion: Annotated[
+        Path | None,
+        typer.Option(
+            help="Walk by keys too, and read the motion by this judge: motion.safetensors of a run.",
+            show_default=False,
+        ),
+    ] = None,
     count: Annotated[int, typer.Option(help="Prompts of each kind, seen and held out.")] = 16,
     seconds: Annotated[
         str, typer.Option(help="Moments at which streams are judged: 2,10,30,120 shows drift.")
@@ -388,6 +395,7 @@ def evaluate(
     request = EvalRequest(
         weights=weights,
         classifier=classifier,
+        motion=motion,
         count=count,
         seconds=parse_numbers(seconds),
         response_pairs=response_pairs,
