@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from millstream.core.config import SPATIAL_STRIDE, BrookTextConfig, BrookVAEConfig, ModelSpec
 from millstream.core.errors import ConfigError
-from millstream.core.files import Staging
+from millstream.core.files import Staging, write_whole
 from millstream.core.presets import find_model
 from millstream.models.brook.bundle import BrookParts, save_bundle
 from millstream.models.brook.text import BrookText, WordTokenizer, padded
@@ -62,6 +62,8 @@ SHOWN = 6
 """Scenes on a sheet of samples."""
 RENDERED = "rendered"
 """Folder of a run with batches of clips, until it is over."""
+WHOLE = "whole.json"
+"""File in it that names them, once all are there: how many walks there was time for, a later process keeps to."""
 
 
 class BrookRun:
@@ -93,6 +95,8 @@ class BrookRun:
         self.student: TextAndDiT | None = None
         self._rendered: tuple[LatentPool, PixelPool] | None = None
         self._short: PixelPool | None = None
+        self._names = list[str]()
+        """Parts of what is rendered, in order."""
 
     def train(
         self,
@@ -287,16 +291,26 @@ class BrookRun:
             rendering = PoolRendering(
                 plan=self.plan, vae=self.vae, tokenizer=self.tokenizer, spec=self.spec, device=self.device
             )
+            self._names = []
+            whole = self.folder / RENDERED / WHOLE
+            if whole.exists():
+                with self._timed("rendering"):
+                    parts = [self._part(name, _never) for name in json.loads(whole.read_text())]
+                self._rendered = joined(parts)
+                return self._rendered
             with self._timed("rendering"):
                 parts = list(rendering.scenes(self._part))
             if self.plan.pool.has_walks:
                 with self._timed("rendering of walks"):
-                    parts += rendering.walks(self._part)
+                    parts += list(rendering.walks(self._part))
+            if self.share.is_first:
+                write_whole(whole, json.dumps(self._names))
             self._rendered = joined(parts)
         return self._rendered
 
     def _part(self, name: str, make: Callable[[], Part]) -> Part:
         """From the run's folder if an earlier process rendered it."""
+        self._names.append(name)
         folder = self.folder / RENDERED
         path = folder / f"{name}.pt"
         if path.exists():
@@ -307,6 +321,10 @@ class BrookRun:
             with Staging(folder) as staging:
                 torch.save(part, staging.path(path.name))
         return part
+
+
+def _never() -> Part:
+    raise ConfigError("a rendered part of the run is gone; remove its folder `rendered` to render all again")
 
 
 def new_pair(spec: ModelSpec, num_words: int = len(WORDS)) -> TextAndDiT:

@@ -39,6 +39,9 @@ class PoolPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Clips rendered at a time."""
     walk_batch: int = 32
     """Walks rendered at a time."""
+    walk_seconds: float = 0.0
+    """Seconds after which no more walks are rendered, however many there are; 0 for no such limit. On one process
+    alone."""
     motion_walks: int = 0
     """Number of walks that a judge of motion learns from, in another size and of other scenes."""
 
@@ -96,6 +99,11 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def check_ranks(self, ranks: int) -> None:
         """Check that this number of ranks can share every batch."""
+        if ranks > 1 and self.pool.walk_seconds:
+            raise ConfigError(
+                f"pool.walk_seconds = {self.pool.walk_seconds:g} would end at other walks on each of {ranks} "
+                "ranks; set it to 0, and pool.walks to how many there should be"
+            )
         for stage in self.stages:
             if stage.batch % ranks:
                 fits = ", ".join(

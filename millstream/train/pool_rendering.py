@@ -8,6 +8,7 @@ columns, A numbers of an action.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -213,15 +214,19 @@ class PoolRendering:
 
     @torch.no_grad()
     def walks(self, kept: Kept) -> Iterator[Part]:
-        """Yield clips of walks, then of one turning into another."""
+        """Yield clips of one walk turning into another, then of walks: as many as there is time for, and one
+        batch at least."""
         pool = self.plan.pool
-        first = 0
-        for count in batches(pool.walks, pool.walk_batch):
-            yield kept(f"walks-{first:05d}-{count}", partial(self._walks, first, count))
-            first += count
+        begun = time.perf_counter()
         first = 0
         for count in batches(pool.walk_switches, pool.walk_batch):
             yield kept(f"walk-switches-{first:05d}-{count}", partial(self._walk_switches, first, count))
+            first += count
+        first = 0
+        for count in batches(pool.walks, pool.walk_batch):
+            if first and pool.walk_seconds and time.perf_counter() - begun > pool.walk_seconds:
+                return
+            yield kept(f"walks-{first:05d}-{count}", partial(self._walks, first, count))
             first += count
 
     @property
