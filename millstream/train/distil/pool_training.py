@@ -108,7 +108,7 @@ class PoolTraining:
             paints_in=working_dtype(device),
             device=device,
             injectors=copy.deepcopy(teacher.injectors).requires_grad_(requires_grad=False),
-            tracks_of=None if pool.actions_KFA is None else self._tracks_of,
+            tracks_of=None if pool.actions_KFA is None or pool.walks_K is None else self._tracks_of,
         )
         self._walks = [] if pool.walks_K is None else pool.walks_K.nonzero()[:, 0].tolist()
         judge = copy.deepcopy(teacher.dit)
