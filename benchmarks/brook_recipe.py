@@ -4,8 +4,13 @@ says of it.
     python -m benchmarks.brook_recipe --out FOLDER         # half an hour on one data-centre GPU; a run that was begun goes on
     python -m benchmarks.brook_recipe --out FOLDER --judge # judges a trained one again, and writes the result
     python -m benchmarks.brook_recipe --page               # writes the last result into docs/brook.md
+    python -m benchmarks.brook_recipe --out FOLDER --recipe millstream/train/recipes/brook-walk.toml --minutes 9
 
-Training is `torchrun -m millstream train brook`, with one rank unless more are asked for. Its judge is the
+Training is `millstream train brook`, under torchrun where more ranks than one are asked for; what this program
+does not know goes to it (`--set pool.walks=2000`). With `--minutes` it is stopped and saved after so many, and the
+same command goes on. A Brook that learnt keys is walked in as well (`benchmarks.walk`).
+
+Its judge is the
 one that judged the Brook of docs/training, and the same prompts, so that the two can be compared: with 192
 clips a share is good to two points.
 """
@@ -14,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +28,7 @@ from typing import Any
 
 from benchmarks.pages import report_of, row, write_between
 from benchmarks.report import RESULTS, write_report
+from millstream.models.conditions.files import conditions_in
 
 DOCS = RESULTS.parents[1] / "docs"
 MINUTES = 30.0
@@ -30,22 +37,37 @@ POINTS = 3.0
 Brook's."""
 CLIPS = 192
 SECONDS = "2,10,30"
-WITHIN = ("rendering for the VAE", "rendering")
+WITHIN = (
+    "rendering for the VAE",
+    "rendering",
+    "rendering of walks",
+    "rendering for the judge of motion",
+)
 """Ledger entries whose time is also counted in the stage that first needed them."""
 
 
-def train(folder: Path, ranks: int, more: list[str]) -> None:
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(ranks),
-        "-m",
-        "millstream",
-    ]
-    subprocess.run([*launch, "train", "brook", "--out", str(folder), *more], check=True)
+def train(folder: Path, ranks: int, more: list[str], minutes: float | None = None) -> bool:
+    """Train to the end, or for so many minutes; return whether it is the end."""
+    launch = [sys.executable]
+    if ranks > 1:
+        launch += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    asked = [*launch, "-m", "millstream", "train", "brook", "--out", str(folder), *more]
+    with subprocess.Popen(asked) as training:
+        try:
+            code = training.wait(None if minutes is None else 60 * minutes)
+        except subprocess.TimeoutExpired:
+            training.send_signal(signal.SIGINT)  # it ends its step and saves; what is rendered is kept
+            training.wait()
+            return False
+    if code:
+        raise SystemExit(code)
+    return True
+
+
+def walk(folder: Path) -> None:
+    weights = folder / "brook.safetensors"
+    if conditions_in(weights) is not None:
+        subprocess.run([sys.executable, "-m", "benchmarks.walk", "--weights", str(weights)], check=True)
 
 
 def judge(folder: Path) -> None:
@@ -141,17 +163,29 @@ def main() -> None:
     parser.add_argument(
         "--page", action="store_true", help="write the last result into docs/brook.md and do nothing else"
     )
+    parser.add_argument("--recipe", type=Path, help="another than the one that ships for Brook")
+    parser.add_argument("--minutes", type=float, help="stop training after so many; the same command goes on")
     options, more = parser.parse_known_args()
+    if options.minutes is not None and options.ranks > 1:
+        parser.error("--minutes stops one rank; stop more with Ctrl-C")
     if options.page:
         write_between(DOCS / "brook.md", "benchmarks.brook_recipe", table(report_of("brook_recipe")))
         return
     if options.judge and more:
         parser.error(f"nothing is trained, so {' '.join(more)} means nothing")
-    if not options.judge:
-        train(options.out, options.ranks, more)
+    recipe = [] if options.recipe is None else ["--recipe", str(options.recipe)]
+    if not options.judge and not train(options.out, options.ranks, [*recipe, *more], options.minutes):
+        print(f"stopped after {options.minutes:g} minutes, and saved; the same command goes on")
+        return
     judge(options.out)
     ranks = ", ".join(sorted({str(line["ranks"]) for line in read_ledger(options.out)}))
-    write_report("brook_recipe", {"ranks": ranks, "clips": CLIPS, "seconds": SECONDS}, report(options.out))
+    asked = {"ranks": ranks, "clips": CLIPS, "seconds": SECONDS}
+    if options.recipe is None:
+        write_report("brook_recipe", asked, report(options.out))
+    else:
+        named = f"brook_recipe-{options.recipe.stem}"
+        write_report(named, asked | {"recipe": options.recipe.name, "changed": more}, report(options.out))
+    walk(options.out)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from millstream.engine.device_choice import choose_device
 from millstream.models.brook.bundle import load_bundle
 from millstream.models.brook.files import FINGERPRINT, PATH
 from millstream.models.brook.text import WordTokenizer
-from millstream.train.brook import new_pair, render_pools
+from millstream.train.brook import new_pair
 from millstream.train.data.captions import WORDS
 from millstream.train.loop import keyed_generator
 from millstream.train.methods.flow import FlowMethod, TextAndDiT
@@ -42,6 +42,7 @@ from millstream.train.options import FlowOptions
 from millstream.train.parallel.precision import LossScale, Precision
 from millstream.train.plan import RunPlan, StagePlan, read_plan
 from millstream.train.pool import LatentPool
+from millstream.train.pool_rendering import render_pools
 from millstream.train.recipe import RECIPES
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")

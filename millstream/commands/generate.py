@@ -86,8 +86,8 @@ def generate(options: GenerateOptions) -> None:
     [bold]Steer it[/]: --events timeline.json, where the file holds
     [{"at": 2, "type": "prompt", "prompt": "a white boat on the sea at dawn", "mode": "recompute"}].
     "at" is in seconds; "chunk": 3 in its place names a chunk.
-    Types: prompt (mode cut, recompute, keep or blend), image (path, mode cut or blend), cut, steps, seed,
-    noise_scale, window, kv_bias, stop.
+    Types: prompt (mode cut, recompute, keep or blend), image (path, mode cut or blend), actions (keys, look),
+    cut, steps, seed, noise_scale, window, kv_bias, stop.
 
     [bold]Begin from a picture[/]: --image photo.jpg, or --extend clip.mp4 to go on where a clip ends.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,30 +20,38 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from millstream.core.config import SPATIAL_STRIDE, BrookTextConfig, BrookVAEConfig, ModelSpec, pixel_frames
+from millstream.core.config import SPATIAL_STRIDE, BrookTextConfig, BrookVAEConfig, ModelSpec
 from millstream.core.errors import ConfigError
-from millstream.core.files import Staging
+from millstream.core.files import Staging, write_whole
 from millstream.core.presets import find_model
 from millstream.models.brook.bundle import BrookParts, save_bundle
 from millstream.models.brook.text import BrookText, WordTokenizer, padded
 from millstream.models.brook.vae import BrookVAE
 from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CausalDiT
-from millstream.ops.pixels import to_bytes
-from millstream.ops.precision import mixed_precision, working_dtype
 from millstream.train.checkpoint import read_checkpoint
-from millstream.train.data.captions import WORDS, canonical_captions, captions
+from millstream.train.data.captions import WORDS, canonical_captions
 from millstream.train.data.render import render
-from millstream.train.data.scene import Scenes, attributes, sample_scenes
+from millstream.train.data.scene import sample_scenes
 from millstream.train.distil.pool_training import PoolTraining
-from millstream.train.evaluate.classifier import ClipClassifier, save_classifier, thinned
+from millstream.train.evaluate.classifier import ClipClassifier, save_classifier
+from millstream.train.evaluate.motion import MotionJudge, MotionPool, render_motion, save_motion_judge
 from millstream.train.loop import Method, StepReport, Training, TurnTraining, train_stage
 from millstream.train.methods.classify import ClassifyMethod
 from millstream.train.methods.flow import FlowMethod, TextAndDiT
+from millstream.train.methods.motion import MotionMethod
 from millstream.train.methods.vae import VAEMethod, measure_latents
 from millstream.train.options import OPTIONS, FlowOptions, SelfForcingOptions, VAEOptions
 from millstream.train.plan import RunPlan, StagePlan
 from millstream.train.pool import LatentPool, PixelPool
+from millstream.train.pool_rendering import (
+    Part,
+    PoolRendering,
+    check_walks,
+    joined,
+    render_clips,
+    vocabulary_of,
+)
 from millstream.train.samples import reconstructions, student_streams, taught_streams
 from millstream.train.share import ALONE, BatchShare
 
@@ -51,11 +60,10 @@ Show = Callable[[str, int, np.ndarray], None]
 """Takes a stage's name, the step and a picture of what it can do by now."""
 SHOWN = 6
 """Scenes on a sheet of samples."""
-SWITCH_FRAME = 6
-SWITCH_LENGTH = 3
-"""Latent frames: a switch comes after a window's worth of another scene, and takes one chunk."""
-MINUTE = 16 * 60
-"""Frames: clips begin anywhere in a scene's first minute."""
+RENDERED = "rendered"
+"""Folder of a run with batches of clips, until it is over."""
+WHOLE = "whole.json"
+"""File in it that names them, once all are there: how many walks there was time for, a later process keeps to."""
 
 
 class BrookRun:
@@ -66,21 +74,29 @@ class BrookRun:
     ) -> None:
         """On one process, or on every rank of those that share the batches; they share the folder too."""
         plan.check_ranks(share.ranks)
+        check_walks(plan)
         self.plan = plan
         self.folder = folder
         self.device = device
         self.share = share
-        self.spec = find_model(plan.model)
-        self.tokenizer = WordTokenizer(WORDS)
+        spec = find_model(plan.model)
+        conditions = dataclasses.replace(spec.conditions, actions=plan.actions)
+        self.spec = spec if plan.actions is None else dataclasses.replace(spec, conditions=conditions)
+        self.vocabulary = vocabulary_of(plan)
+        self.tokenizer = WordTokenizer(self.vocabulary)
         folder.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(plan.seed)
         assert isinstance(self.spec.vae, BrookVAEConfig)
         self.vae = BrookVAE(self.spec.vae).to(device)
-        self.pair = new_pair(self.spec).to(device)
+        self.pair = new_pair(self.spec, len(self.vocabulary)).to(device)
         self.classifier = ClipClassifier().to(device)
+        with torch.random.fork_rng(devices=[]):  # what is drawn next is the same without this judge
+            self.motion_judge = MotionJudge().to(device)
         self.student: TextAndDiT | None = None
         self._rendered: tuple[LatentPool, PixelPool] | None = None
         self._short: PixelPool | None = None
+        self._names = list[str]()
+        """Parts of what is rendered, in order."""
 
     def train(
         self,
@@ -104,10 +120,12 @@ class BrookRun:
 
     def export(self, path: Path, card: dict[str, object]) -> None:
         final = self.student or self.pair
-        save_bundle(
-            path, BrookParts(final.dit, self.vae, final.text, final.injectors), WORDS, card, torch.float16
-        )
+        parts = BrookParts(final.dit, self.vae, final.text, final.injectors)
+        save_bundle(path, parts, self.vocabulary, card, torch.float16)
         save_classifier(path.with_name("classifier.safetensors"), self.classifier)
+        if self.plan.pool.motion_walks:
+            save_motion_judge(path.with_name("motion.safetensors"), self.motion_judge)
+        shutil.rmtree(self.folder / RENDERED, ignore_errors=True)
 
     def _train(
         self, stage: StagePlan, done: Path, report: Report, show: Show | None, on_asked: Callable[[], None]
@@ -115,7 +133,7 @@ class BrookRun:
         training = self._training(stage)
 
         def picture(step: int, average: nn.Module) -> None:
-            if show is not None and stage.method != "classify":
+            if show is not None and stage.method not in ("classify", "motion"):
                 show(stage.name, step, self._sheet(average))
 
         average = train_stage(
@@ -140,7 +158,7 @@ class BrookRun:
     def _training(self, stage: StagePlan) -> Training:
         batch = stage.batch
         share = self.share
-        if stage.method in ("vae", "classify", "flow"):
+        if stage.method in ("vae", "classify", "motion", "flow"):
             method: Method
             if stage.method == "vae":
                 method = VAEMethod(
@@ -148,6 +166,8 @@ class BrookRun:
                 )
             elif stage.method == "classify":
                 method = ClassifyMethod(self.classifier, self.thumbnails, batch=batch, share=share)
+            elif stage.method == "motion":
+                method = MotionMethod(self.motion_judge, self._motion_pool(), batch=batch, share=share)
             else:
                 flow = stage.choose(FlowOptions)
                 compiled = self.plan.compiled
@@ -226,6 +246,8 @@ class BrookRun:
             self.vae.requires_grad_(False).eval()
         elif stage.method == "classify":
             self.classifier.load_state_dict(weights)
+        elif stage.method == "motion":
+            self.motion_judge.load_state_dict(weights)
         elif stage.method == "flow":
             self.pair.load_state_dict(weights)
         else:
@@ -238,6 +260,10 @@ class BrookRun:
             with self._timed("rendering for the VAE"):
                 self._short = render_clips(self.plan, self.device)
         return self._short
+
+    def _motion_pool(self) -> MotionPool:
+        with self._timed("rendering for the judge of motion"):
+            return render_motion(self.plan.pool.motion_walks, self.plan.pool.walk_batch, self.device)
 
     @property
     def latents(self) -> LatentPool:
@@ -262,95 +288,51 @@ class BrookRun:
     def _pools(self) -> tuple[LatentPool, PixelPool]:
         """Rendered when first needed, with the VAE as it then is."""
         if self._rendered is None:
+            rendering = PoolRendering(
+                plan=self.plan, vae=self.vae, tokenizer=self.tokenizer, spec=self.spec, device=self.device
+            )
+            self._names = []
+            whole = self.folder / RENDERED / WHOLE
+            if whole.exists():
+                with self._timed("rendering"):
+                    parts = [self._part(name, _never) for name in json.loads(whole.read_text())]
+                self._rendered = joined(parts)
+                return self._rendered
             with self._timed("rendering"):
-                self._rendered = render_pools(self.plan, self.vae, self.tokenizer, self.spec, self.device)
+                parts = list(rendering.scenes(self._part))
+            if self.plan.pool.has_walks:
+                with self._timed("rendering of walks"):
+                    parts += list(rendering.walks(self._part))
+            if self.share.is_first:
+                write_whole(whole, json.dumps(self._names))
+            self._rendered = joined(parts)
         return self._rendered
 
+    def _part(self, name: str, make: Callable[[], Part]) -> Part:
+        """From the run's folder if an earlier process rendered it."""
+        self._names.append(name)
+        folder = self.folder / RENDERED
+        path = folder / f"{name}.pt"
+        if path.exists():
+            return {key: tensor.to(self.device) for key, tensor in read_checkpoint(path).items()}
+        part = make()
+        if self.share.is_first:
+            folder.mkdir(exist_ok=True)
+            with Staging(folder) as staging:
+                torch.save(part, staging.path(path.name))
+        return part
 
-def new_pair(spec: ModelSpec) -> TextAndDiT:
+
+def _never() -> Part:
+    raise ConfigError("a rendered part of the run is gone; remove its folder `rendered` to render all again")
+
+
+def new_pair(spec: ModelSpec, num_words: int = len(WORDS)) -> TextAndDiT:
     """An untrained text encoder and DiT, with outputs that start at zero."""
     assert isinstance(spec.text, BrookTextConfig)
-    text = BrookText(dataclasses.replace(spec.text, vocabulary=len(WORDS)))
+    text = BrookText(dataclasses.replace(spec.text, vocabulary=num_words))
     pair = TextAndDiT(text, CausalDiT(spec.dit), Injectors(spec.conditions, spec.dit))
     for layer in (pair.dit.head.proj, *(block.cross_attn.o for block in pair.dit.blocks)):
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
     return pair
-
-
-@torch.no_grad()
-def render_clips(plan: RunPlan, device: torch.device) -> PixelPool:
-    """Short clips for the VAE."""
-    frames = pixel_frames(0, plan.pool.vae_latent_frames)
-    size = (plan.pool.size, plan.pool.size)
-    parts = []
-    for number, count in enumerate(_batches(plan.pool.vae_clips, plan.pool.batch)):
-        scenes, start = _scenes(plan, -1 - number, count, device)
-        parts.append(to_bytes(render(scenes, start=start, frames=frames, size=size)))
-    return PixelPool(pixels_KTCYX=torch.cat(parts), labels={})
-
-
-@torch.no_grad()
-def render_pools(
-    plan: RunPlan, vae: BrookVAE, tokenizer: WordTokenizer, spec: ModelSpec, device: torch.device
-) -> tuple[LatentPool, PixelPool]:
-    """Latents with captions for the DiT and labelled thumbnails for the classifier, from one rendering."""
-    assert isinstance(spec.text, BrookTextConfig)
-    frames = pixel_frames(0, plan.pool.latent_frames)
-    size = (plan.pool.size, plan.pool.size)
-    tokens = spec.text.tokens
-    latents = []
-    ids = []
-    true_from = []
-    looks = []
-    labels = []
-
-    def add(pixels: Tensor, scenes: Scenes, number: int, first: int) -> None:
-        with mixed_precision(device):
-            latents.append(vae.encode(pixels)[0].to(working_dtype(device)))
-        wordings = [
-            captions(scenes, seed=plan.seed + plan.pool.wordings * number + w)
-            for w in range(plan.pool.wordings)
-        ]
-        ids.append(torch.stack([padded(tokenizer, texts, tokens) for texts in wordings], dim=1).to(device))
-        true_from.append(torch.full((len(scenes),), first, device=device))
-
-    for number, count in enumerate(_batches(plan.pool.clips, plan.pool.batch)):
-        scenes, start = _scenes(plan, number, count, device)
-        pixels = render(scenes, start=start, frames=frames, size=size)
-        looks.append(to_bytes(thinned(pixels)))
-        labels.append(attributes(scenes))
-        add(pixels, scenes, number, 0)
-    for number, count in enumerate(_batches(plan.pool.switches, plan.pool.batch), start=len(looks)):
-        (before, early), (after, late) = (_scenes(plan, 2 * number + i, count, device) for i in range(2))
-        old, new = (
-            render(scenes, start=at, frames=frames, size=size)
-            for scenes, at in ((before, early), (after, late))
-        )
-        add(torch.lerp(old, new, dissolve(frames, device)), after, number, SWITCH_FRAME)
-    joined = {name: torch.cat([each[name] for each in labels]) for name in labels[0]}
-    return (
-        LatentPool(
-            latents_KFCYX=torch.cat(latents), ids_KWS=torch.cat(ids), true_from_K=torch.cat(true_from)
-        ),
-        PixelPool(pixels_KTCYX=torch.cat(looks), labels=joined),
-    )
-
-
-def dissolve(frames: int, device: torch.device) -> Tensor:
-    """Return the share of the second scene that each pixel frame shows [T, 1, 1, 1]: all of it one chunk
-    after the switch."""
-    first = pixel_frames(0, SWITCH_FRAME)
-    last = pixel_frames(0, SWITCH_FRAME + SWITCH_LENGTH)
-    share = ((torch.arange(frames, device=device) - first + 1) / (last - first)).clamp(0, 1)
-    return (share * share * (3 - 2 * share))[:, None, None, None]
-
-
-def _batches(total: int, size: int) -> list[int]:
-    return [min(size, total - done) for done in range(0, total, size)]
-
-
-def _scenes(plan: RunPlan, number: int, count: int, device: torch.device) -> tuple[Scenes, int]:
-    """A batch of scenes no other batch has, and the moment at which its clips begin."""
-    seed = (plan.seed + 1) * 1_000_003 + number
-    return sample_scenes(count, seed=seed, device=device), seed * 37 % MINUTE

@@ -11,6 +11,10 @@ Forcing = Literal["teacher", "diffusion"]
 """Kind of chunks that a chunk learns after: clean ones (`teacher`) or noisy ones (`diffusion`)."""
 
 
+GIVEN = 1
+"""Latent frames that a still picture makes, which a stream begins from."""
+
+
 class MethodOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all options; a method without any takes this."""
 
@@ -33,6 +37,12 @@ class FlowOptions(MethodOptions, frozen=True, kw_only=True):
     shift: float = 3.0
     drop: float = 0.1
     """Share of the prompts that is left out."""
+    first_frame: float = 0.0
+    """Share of the batches whose chunks come after a clip's first latent frame, as a stream's do that begins
+    from a picture. With teacher forcing."""
+    thing_weight: float = 0.0
+    """Additional weight of an error where a walk shows a thing: it covers few pixels, and is what is asked
+    for."""
 
 
 class ODEOptions(MethodOptions, frozen=True, kw_only=True):
@@ -42,6 +52,8 @@ class ODEOptions(MethodOptions, frozen=True, kw_only=True):
     forcing: Forcing = "teacher"
     context_shift: float = 1.0
     """Shift of the noise levels of a noisy past; 1 draws all alike, less prefers low ones."""
+    first_frame: float = 0.0
+    """Share of the batches that come after a clip's first latent frame, as in `FlowOptions`."""
     frames_per_chunk: int = 3
     window: int = 9
 
@@ -86,6 +98,8 @@ class SelfForcingOptions(MatchingOptions, frozen=True, kw_only=True):
     lasting_guidance: float | None = None
     """Guidance of streams that go on, if not the same: what makes a beginning clear makes later chunks too
     crisp."""
+    first_frame: float = 0.0
+    """Share of the beginnings that begin from a clip's first latent frame, as from a picture."""
     favoured: str = ""
     """Words whose prompts are drawn more often."""
     favoured_by: float = 3.0
@@ -116,4 +130,5 @@ OPTIONS: dict[str, type[MethodOptions]] = {
     "self_forcing": SelfForcingOptions,
     "consistency": ConsistencyOptions,
     "classify": MethodOptions,
+    "motion": MethodOptions,
 }

@@ -45,6 +45,10 @@ class LatentPool:
     another."""
     actions_KFA: Tensor | None = None
     """Keys and looks of each latent frame (`data/frame_actions.py`), of a model that takes any."""
+    walks_K: Tensor | None = None
+    """True for clips in which one walks, by keys or not; in the others nothing is ever held."""
+    things_KFYX: Tensor | None = None
+    """How much of each latent cell is a thing, of 255, where a loss may ask for it; 0 if nobody knows."""
 
     def draw(self, batch: int, generator: torch.Generator, share: BatchShare = ALONE) -> Drawn:
         clip = share.integers(len(self.latents_KFCYX), batch, generator)
@@ -54,6 +58,7 @@ class LatentPool:
             self.ids_KWS[clip, wording],
             self.true_from_K[clip],
             None if self.actions_KFA is None else self.actions_KFA[clip].float(),
+            None if self.things_KFYX is None else self.things_KFYX[clip].float() / 255,
         )
 
     def favouring(self, words: Sequence[int], by: float) -> Tensor:
@@ -64,10 +69,11 @@ class LatentPool:
 
 
 class Drawn(NamedTuple):
-    """Batch of clips: latents in float32, token ids of one caption each, the first frame it is true of, and
-    what was held in each frame."""
+    """Batch of clips: latents in float32, token ids of one caption each, the first frame it is true of, what
+    was held in each frame, and the share of each cell that is a thing."""
 
     latents_BFCYX: Tensor
     ids_BS: Tensor
     true_from_B: Tensor
     actions_BFA: Tensor | None = None
+    things_BFYX: Tensor | None = None

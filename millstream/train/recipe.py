@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -90,8 +90,9 @@ def check_share(recipe: msgspec.Struct, names: Iterable[str]) -> None:
             raise ConfigError(f"{name} must be from 0 to less than 1, got {getattr(recipe, name)}")
 
 
-def read_recipe_file(path: Path, kind: type[Recipe], *, command: str) -> Recipe:
-    """One of `command`'s."""
+def read_recipe_file(path: Path, kind: type[Recipe], *, command: str, changes: Sequence[str] = ()) -> Recipe:
+    """One of `command`'s. `changes` are `pool.clips=100` or, of what has a name, `stages.teacher.steps=5`: they
+    replace what the file says."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -102,12 +103,39 @@ def read_recipe_file(path: Path, kind: type[Recipe], *, command: str) -> Recipe:
         )
         raise ConfigError(f"cannot read {path}: {error.strerror}; {way}") from None
     try:
-        return msgspec.toml.decode(data, type=kind)
+        if not changes:
+            return msgspec.toml.decode(data, type=kind)
+        said = msgspec.toml.decode(data, type=dict[str, Any])
+        for change in changes:
+            _change(said, change)
+        return msgspec.convert(said, kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         whose = _whose(data)
         if whose not in ("", command):
             raise ConfigError(f"{path} is a recipe of another command: {whose} {path}") from None
         raise ConfigError(f"{path} is not a recipe of {command}: {_with_choices(error, kind)}") from None
+
+
+def _change(said: dict[str, Any], change: str) -> None:
+    """Put a value in its place; raise ConfigError where there is none."""
+    path, equals, text = change.partition("=")
+    *places, name = path.strip().split(".")
+    if not (equals and name):
+        raise ConfigError(f"--set takes NAME=VALUE, as pool.clips=100; got {change!r}")
+    into: Any = said
+    for place in places:
+        if isinstance(into, list):
+            into = next((each for each in into if isinstance(each, dict) and each.get("name") == place), None)
+        elif isinstance(into, dict):
+            into = into.setdefault(place, {})
+        if not isinstance(into, dict | list):
+            raise ConfigError(f"--set {change}: the recipe has no {place}")
+    if not isinstance(into, dict):
+        raise ConfigError(f"--set {change}: name one of {places[-1]} first, as stages.teacher.steps=5")
+    try:
+        into[name] = msgspec.toml.decode(f"value = {text}", type=dict[str, Any])["value"]
+    except (msgspec.MsgspecError, ValueError):
+        raise ConfigError(f"--set {change}: {text.strip()!r} is no TOML value; text has quotes") from None
 
 
 def _whose(data: bytes) -> str:

@@ -126,14 +126,14 @@ def guided_end(
     ring: KVRing,
     cross: CrossKV,
     entries: Entries = NO_ENTRIES,
+    given: int = 0,
 ) -> Tensor:
     """Return where a guided teacher goes from noise, given the clean frames before it, through an empty ring.
-    `entries` are those of the context's frames and its own."""
+    `entries` are those of the context's frames and its own; `given` as in `recommit`."""
     frames = noise_BFCYX.shape[1]
     before = context_BFCYX.shape[1]
-    recommit(
-        guided, ring, cross, context_BFCYX, chunks=range(before // frames), frames=frames, entries=entries
-    )
+    chunks = range((before - given) // frames)
+    recommit(guided, ring, cross, context_BFCYX, chunks=chunks, frames=frames, entries=entries, given=given)
     ring.place(list(range(before, before + frames)))
     return solve(guided, noise_BFCYX, levels, ring, cross, entries.frames(slice(before, before + frames)))
 
@@ -151,13 +151,15 @@ def stream_batch(
     first: int = 0,
     dtype: torch.dtype = torch.float32,
     entries: Entries = NO_ENTRIES,
+    given: int = 0,
 ) -> Tensor:
     """Generate clean latents [B, chunks*F, C, Y, X] from chunk `first` on as a session would, in the dtype
-    the model is given them. `entries` are those of all frames of the stream, from its first on."""
+    the model is given them. `entries` are those of all frames of the stream, from its first on. Chunk 0 comes
+    after `given` frames."""
     frames = shape[1]
     parts = []
     for chunk in range(first, first + chunks):
-        here = slice(chunk * frames, (chunk + 1) * frames)
+        here = slice(given + chunk * frames, given + (chunk + 1) * frames)
         entered = entries.frames(here)
         ring.place(list(range(here.start, here.stop)))
         clean = sampler.denoise(
@@ -181,12 +183,15 @@ def continued(
     before: Tensor | None,
     dtype: torch.dtype,
     entries: Entries = NO_ENTRIES,
+    given: int = 0,
 ) -> Tensor:
     """Generate chunks after `before`, which is read under the same prompt and comes first in what is
-    returned. `entries` are those of all frames that are returned."""
-    first = 0 if before is None else before.shape[1] // shape[1]
+    returned. `entries` are those of all frames that are returned; `given` as in `recommit`."""
+    first = 0 if before is None else (before.shape[1] - given) // shape[1]
     if before is not None:
-        recommit(model, ring, cross, before, chunks=range(first), frames=shape[1], entries=entries)
+        recommit(
+            model, ring, cross, before, chunks=range(first), frames=shape[1], entries=entries, given=given
+        )
     made = stream_batch(
         model,
         ring,
@@ -198,6 +203,7 @@ def continued(
         first=first,
         dtype=dtype,
         entries=entries,
+        given=given,
     )
     return made if before is None else torch.cat([before, made], dim=1)
 
@@ -217,12 +223,14 @@ def recommit(
     chunks: range,
     frames: int,
     entries: Entries = NO_ENTRIES,
+    given: int = 0,
 ) -> None:
-    """Fill an empty ring with these chunks of a stream, under another prompt: what `recompute` does."""
-    assert clean_BFCYX.shape[1] >= chunks.stop * frames, (
-        f"{clean_BFCYX.shape[1]} frames do not make {chunks} of {frames}"
+    """Fill an empty ring with these chunks of a stream, under another prompt: what `recompute` does. `given`
+    frames come before chunk 0, which are those of a picture."""
+    assert clean_BFCYX.shape[1] >= given + chunks.stop * frames, (
+        f"{clean_BFCYX.shape[1]} frames do not make {given} and {chunks} of {frames}"
     )
-    for chunk in chunks:
-        here = slice(chunk * frames, (chunk + 1) * frames)
+    runs = [slice(given + chunk * frames, given + (chunk + 1) * frames) for chunk in chunks]
+    for here in [slice(0, given), *runs] if given else runs:
         ring.place(list(range(here.start, here.stop)))
         sampler.commit(model, clean_BFCYX[:, here], 0.0, ring, cross, entries.frames(here))

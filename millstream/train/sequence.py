@@ -108,34 +108,39 @@ def common_unit(pieces: Sequence[Piece]) -> int:
     )
 
 
-def teacher_forced(noisy: Sequence[int], frames_per_chunk: int, window: int) -> Layout:
+def teacher_forced(noisy: Sequence[int], frames_per_chunk: int, window: int, given: int = 0) -> Layout:
     """Clean chunks 0, 1, 2 ... first, as far as they are needed, then noisy ones by number, each as often as
-    it is named. A noisy chunk sees itself and the clean ones before it."""
+    it is named. A noisy chunk sees itself and the clean ones before it. Chunk 0 comes after `given` clean
+    frames, as those of a picture that a stream begins from; they see each other."""
     f = frames_per_chunk
     clean = max(noisy)
-    pieces = []
+    pieces = _given_piece(given)
     for chunk in range(clean):
-        here = slice(chunk * f, (chunk + 1) * f)
+        here = slice(given + chunk * f, given + (chunk + 1) * f)
         pieces.append(Piece(here, (slice(max(0, here.stop - window), here.stop),)))
     for place, chunk in enumerate(noisy, start=clean):
-        before = slice(max(0, (chunk + 1) * f - window), chunk * f)
-        here = slice(place * f, (place + 1) * f)
+        before = slice(max(0, given + (chunk + 1) * f - window), given + chunk * f)
+        here = slice(given + place * f, given + (place + 1) * f)
         pieces.append(Piece(here, (before, here) if before.stop > before.start else (here,)))
-    return [*range(clean * f), *frames_of(noisy, f)], pieces
+    return [*range(given + clean * f), *frames_of(noisy, f, given)], pieces
 
 
-def frames_of(chunks: Sequence[int], frames_per_chunk: int) -> list[int]:
-    return [chunk * frames_per_chunk + frame for chunk in chunks for frame in range(frames_per_chunk)]
+def frames_of(chunks: Sequence[int], frames_per_chunk: int, given: int = 0) -> list[int]:
+    return [given + chunk * frames_per_chunk + frame for chunk in chunks for frame in range(frames_per_chunk)]
 
 
-def diffusion_forced(chunks: int, frames_per_chunk: int, window: int) -> Layout:
+def diffusion_forced(chunks: int, frames_per_chunk: int, window: int, given: int = 0) -> Layout:
     """One copy, each chunk at its own noise level: a chunk sees itself and what is before it as noisy as it
-    is."""
+    is. `given` as in `teacher_forced`."""
     f = frames_per_chunk
-    ends = [(chunk + 1) * f for chunk in range(chunks)]
-    return list(range(chunks * f)), [
+    ends = [given + (chunk + 1) * f for chunk in range(chunks)]
+    return list(range(given + chunks * f)), _given_piece(given) + [
         Piece(slice(end - f, end), (slice(max(0, end - window), end),)) for end in ends
     ]
+
+
+def _given_piece(given: int) -> list[Piece]:
+    return [Piece(slice(0, given), (slice(0, given),))] if given else []
 
 
 def together(frames: int) -> Layout:

@@ -7,6 +7,7 @@ Ranks share every batch and end where one process does; the first writes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -23,9 +24,11 @@ from millstream.core.presets import find_model
 from millstream.planner.memory import dit_parameters, text_parameters, vae_parameters
 from millstream.train.brook import BrookRun
 from millstream.train.evaluate.classifier import ClipClassifier
+from millstream.train.evaluate.motion import MotionJudge
 from millstream.train.loop import StepReport
 from millstream.train.parallel.groups import create_world
 from millstream.train.plan import RunPlan, read_plan
+from millstream.train.pool_rendering import check_walks
 from millstream.train.recipe import RECIPES
 from millstream.train.share import ALONE, BatchShare
 from millstream.video.writer import check_parent_writable
@@ -34,11 +37,19 @@ MIB = 2**20
 
 
 def run_train_brook(
-    *, recipe: Path | None, smoke: bool, out: Path, device: str, until: str | None, dry_run: bool
+    *,
+    recipe: Path | None,
+    smoke: bool,
+    out: Path,
+    device: str,
+    until: str | None,
+    dry_run: bool,
+    changes: Sequence[str] = (),
 ) -> None:
     if smoke and recipe is not None:
         raise ConfigError("give either --smoke or --recipe, not both")
-    plan = read_plan(recipe or RECIPES / ("brook-smoke.toml" if smoke else "brook.toml"))
+    plan = read_plan(recipe or RECIPES / ("brook-smoke.toml" if smoke else "brook.toml"), changes)
+    check_walks(plan)
     if until is not None:
         plan.stage(until)
     check_parent_writable(out / RUN)
@@ -94,6 +105,7 @@ def _table(plan: RunPlan) -> Table:
         "dmd": 2 * dit,
         "self_forcing": 2 * dit,
         "classify": judge,
+        "motion": sum(parameter.numel() for parameter in MotionJudge().parameters()),
     }
     beside = dit + vae + 2 * text
     held = {
@@ -104,6 +116,7 @@ def _table(plan: RunPlan) -> Table:
         "dmd": beside,
         "self_forcing": beside,
         "classify": 0,
+        "motion": 0,
     }
     table = Table(
         "stage", "method", "steps", "batch", "trained", "state MiB", title=f"{plan.model}, seed {plan.seed}"
@@ -119,6 +132,7 @@ def _table(plan: RunPlan) -> Table:
             f"{count / 1e6:.2f}M",
             f"{state:.0f}",
         )
-    latents = plan.pool.clips * plan.pool.latent_frames * spec.dit.channels * (plan.pool.size // 8) ** 2 * 2
-    table.add_row("(pool)", f"{plan.pool.clips} clips", "", "", "", f"{latents / MIB:.0f}")
+    clips = plan.pool.clips + plan.pool.switches + plan.pool.walks + plan.pool.walk_switches
+    latents = clips * plan.pool.latent_frames * spec.dit.channels * (plan.pool.size // 8) ** 2 * 2
+    table.add_row("(pool)", f"{clips} clips", "", "", "", f"{latents / MIB:.0f}")
     return table

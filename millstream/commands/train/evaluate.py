@@ -25,6 +25,7 @@ from millstream.train.data.vocabulary import CLASSES
 from millstream.train.evaluate.adherence import Adherence, Judgement, adherence_ticks, judge_prompts
 from millstream.train.evaluate.classifier import FRAMES, JUDGE, AttributeNet, load_classifier
 from millstream.train.evaluate.metrics import mean
+from millstream.train.evaluate.motion import MOTIONS, load_motion_judge
 from millstream.train.evaluate.plots import write_plots
 from millstream.train.evaluate.response import (
     MODES,
@@ -34,6 +35,7 @@ from millstream.train.evaluate.response import (
     measure_response,
     response_ticks,
 )
+from millstream.train.evaluate.walks import Steering, actions_of_model, measure_steering, steering_ticks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +44,7 @@ class EvalRequest:
     classifier: Path | None
     """None for the one that comes with the package."""
     count: int
-    """Prompts of each kind."""
+    """Prompts of each kind, and walks."""
     seconds: tuple[float, ...]
     response_pairs: int
     """Prompt switches in each mode; 0 measures none."""
@@ -52,6 +54,8 @@ class EvalRequest:
     device: str
     out: Path | None
     plots: Path | None
+    motion: Path | None = None
+    """Judge of motion, of a model that is steered by keys; None: nobody walks."""
 
     def __post_init__(self) -> None:
         if self.count < 2 or self.response_pairs < 0:
@@ -78,6 +82,8 @@ class Figures:
     adherence: tuple[Adherence, ...]
     response: tuple[Response, ...]
     """Empty where none was asked for, or where the judge recognises no scene at a glimpse."""
+    steering: Steering | None
+    """None where no judge of motion was given."""
 
 
 def run_train_eval(request: EvalRequest) -> Figures:
@@ -87,6 +93,8 @@ def run_train_eval(request: EvalRequest) -> Figures:
         weights=[request.weights], device=request.device, precision=request.precision, fast="off"
     )
     engine = Engine(resolve(asked))
+    if request.motion is not None:
+        actions_of_model(engine.model)  # now, not after minutes
     judge = load_classifier(request.classifier or JUDGE, engine.device)
     config = (
         engine.stream_config()
@@ -102,6 +110,7 @@ def run_train_eval(request: EvalRequest) -> Figures:
         steps=config.steps,
         adherence=tuple(_adherence(engine, judge, config, request)),
         response=tuple(_responses(engine, judge, config, request.response_pairs)),
+        steering=_steering(engine, judge, config, request),
     )
     Console().print(_adherence_table(figures.adherence))
     if figures.response:
@@ -110,6 +119,8 @@ def run_train_eval(request: EvalRequest) -> Figures:
         Console().print(
             "no response: at a glimpse the judge recognises none of the scenes that prompts switch to"
         )
+    if figures.steering is not None:
+        Console().print(_steering_table(figures.steering))
     if request.out is not None:
         write_whole(request.out, json.dumps(asdict(figures), indent=2) + "\n")
     if request.plots is not None:
@@ -141,6 +152,39 @@ def _responses(engine: Engine, judge: AttributeNet, config: StreamConfig, count:
     for mode in MODES if len(pairs) else ():
         with counting_bar(mode, response_ticks(len(pairs), engine.device)) as tick:
             yield measure_response(engine.model, judge, pairs, mode, config=config, tick=tick)
+
+
+def _steering(
+    engine: Engine, judge: AttributeNet, config: StreamConfig, request: EvalRequest
+) -> Steering | None:
+    if request.motion is None:
+        return None
+    motion = load_motion_judge(request.motion, engine.device)
+    seconds = request.seconds[-1]
+    ticks = steering_ticks(request.count, seconds, config, engine.model)
+    with counting_bar("walks", ticks) as tick:
+        return measure_steering(
+            engine.model, motion, judge, config=config, count=request.count, seconds=seconds, tick=tick
+        )
+
+
+def _steering_table(found: Steering) -> Table:
+    """A row for each way to move."""
+    table = Table(
+        "motion", "correlation", "right side", "drift a second", "frames", title="motion under keys"
+    )
+    figures = found.streamed
+    for name in MOTIONS:
+        table.add_row(
+            name,
+            *(
+                "-" if found is None else f"{found:.2f}"
+                for found in (figures.correlation[name], figures.right_sign[name], figures.drift[name])
+            ),
+            str(figures.frames[name]),
+        )
+    table.caption = "drift while nothing is held, in metres ahead and aside, in degrees turned and tilted"
+    return table
 
 
 def _adherence_table(adherence: Sequence[Adherence]) -> Table:

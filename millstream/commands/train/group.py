@@ -242,6 +242,15 @@ def brook(
         Path, typer.Option("--out", "-o", help="Folder of the run; one that was begun goes on.")
     ] = Path("out/brook"),
     until: Annotated[str | None, typer.Option(help="Stop after this stage.", show_default=False)] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Change the recipe: pool.walks=500, stages.teacher.steps=100. Repeat it; the same for a run "
+            "that goes on.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the stages and what they hold in memory.")
     ] = False,
@@ -256,7 +265,15 @@ def brook(
     """
     from millstream.commands.train.brook import run_train_brook
 
-    run_train_brook(recipe=recipe, smoke=smoke, out=out, device=device, until=until, dry_run=dry_run)
+    run_train_brook(
+        recipe=recipe,
+        smoke=smoke,
+        out=out,
+        device=device,
+        until=until,
+        dry_run=dry_run,
+        changes=changes or (),
+    )
 
 
 @train.command()
@@ -341,6 +358,13 @@ def evaluate(
         Path | None,
         typer.Option(help="The judge, if not the one that comes with the package.", show_default=False),
     ] = None,
+    motion: Annotated[
+        Path | None,
+        typer.Option(
+            help="Walk by keys too, and read the motion by this judge: motion.safetensors of a run.",
+            show_default=False,
+        ),
+    ] = None,
     count: Annotated[int, typer.Option(help="Prompts of each kind, seen and held out.")] = 16,
     seconds: Annotated[
         str, typer.Option(help="Moments at which streams are judged: 2,10,30,120 shows drift.")
@@ -372,6 +396,7 @@ def evaluate(
     request = EvalRequest(
         weights=weights,
         classifier=classifier,
+        motion=motion,
         count=count,
         seconds=parse_numbers(seconds),
         response_pairs=response_pairs,

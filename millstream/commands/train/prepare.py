@@ -41,12 +41,13 @@ from millstream.models.registry import LoadedModel, described, load_model
 from millstream.models.weights.fingerprint import fingerprint_of
 from millstream.ops.pixels import from_bytes
 from millstream.ops.precision import working_dtype
+from millstream.train.data.actions_file import read_actions
 from millstream.train.data.frame_actions import (
     SUFFIXES,
     actions_file,
     at_rate,
+    frame_actions,
     latent_actions,
-    read_actions,
 )
 from millstream.train.data.preview import as_bytes, tile
 from millstream.train.finetune.dataset import (
@@ -344,7 +345,7 @@ def _held(video: Path, video_fps: float, fps: float) -> list[FrameActions]:
         raise VideoError(
             f"there is no {video.stem}{SUFFIXES[0]} or {SUFFIXES[1]} beside it, with its actions"
         )
-    return at_rate(read_actions(path), from_fps=video_fps, fps=fps)
+    return at_rate(frame_actions(read_actions(path)), from_fps=video_fps, fps=fps)
 
 
 def _with_actions(clip: FoundClip, held: Sequence[FrameActions], fps: float) -> FoundClip:

@@ -1,9 +1,10 @@
 """Files of actions beside a clip: csv or jsonl with one row for each frame of pixels, written and read here.
 
-Columns: `frame`; `keys` that are held, in lower case with `+` between them; `look_x` and `look_y`, degrees that
-a mouse turns the view in this frame, to the right and up; and where they are known the pose after it: `x`, `y`,
-`z` in metres, `yaw` and `pitch` in degrees. What a frame's row says has happened when the frame is seen.
-Nothing here knows tensors.
+Columns: `frame`, which may be left out; `keys` that are held, in lower case with `+` between them; `look_x` and
+`look_y`, degrees that a mouse turns the view in this frame, to the right and up; `axes` of a gamepad with spaces
+between them, where there is one; and where they are known the pose after the frame: `x`, `y`, `z` in metres,
+`yaw` and `pitch` in degrees. What a frame's row says has happened when the frame is seen.
+Nothing here knows tensors. A latent frame's actions are made of rows in `frame_actions`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from millstream.core.errors import ConfigError
+from millstream.core.conditions import check_axes, check_keys
+from millstream.core.errors import ControlError, VideoError
 
 KEYS = ("w", "a", "s", "d", "up", "down", "left", "right")
-"""Ahead, left, back, right; then the arrows, which turn the camera."""
+"""Keys of the world to walk in: ahead, left, back, right; then the arrows, which turn the camera."""
 POSE = ("x", "y", "z", "yaw", "pitch")
 COLUMNS = ("frame", "keys", "look_x", "look_y")
+KNOWN = (*COLUMNS, "axes", *POSE)
 SUFFIXES = (".csv", ".jsonl")
+MAX_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +37,7 @@ class ActionRow:
     keys: tuple[str, ...] = ()
     look_x: float = 0.0
     look_y: float = 0.0
+    axes: tuple[float, ...] = ()
     pose: tuple[float, float, float, float, float] | None = None
     """x, y, z, yaw and pitch."""
 
@@ -43,30 +48,37 @@ def actions_text(rows: Sequence[ActionRow], suffix: str) -> str:
     records = [_record(row) for row in rows]
     if suffix == ".jsonl":
         return "".join(f"{json.dumps(record)}\n" for record in records)
-    posed = any(row.pose is not None for row in rows)
+    names = [name for name in KNOWN if name in COLUMNS or any(name in record for record in records)]
     text = io.StringIO()
-    writer = csv.DictWriter(text, (*COLUMNS, *POSE) if posed else COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)
     return text.getvalue()
 
 
 def read_actions(path: Path) -> list[ActionRow]:
-    """Rows of a csv or jsonl, which must count their frames from 0 and leave none out."""
+    """Rows of a csv or jsonl. Frames that are numbered count from 0, and none is left out."""
     if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"{path} is neither .csv nor .jsonl; name a file of actions")
+        raise VideoError(f"{path} is neither .csv nor .jsonl; name a file of actions")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as text: {error}") from None
+        raise VideoError(f"{path} cannot be read as text: {error}") from None
     records = _csv_records(path, text) if path.suffix.lower() == ".csv" else _json_records(path, text)
-    return [_row(path, number, line, record) for number, (line, record) in enumerate(records)]
+    rows = list[ActionRow]()
+    for line, record in records:
+        if len(rows) == MAX_ROWS:
+            raise VideoError(f"{path} has more than {MAX_ROWS} rows; cut the video")
+        rows.append(_row(path, len(rows), line, record))
+    return rows
 
 
 def _record(row: ActionRow) -> dict[str, object]:
     record: dict[str, object] = {
         "frame": row.frame, "keys": "+".join(row.keys), "look_x": row.look_x, "look_y": row.look_y,
     }  # fmt: skip
+    if row.axes:
+        record["axes"] = " ".join(map(repr, row.axes))
     if row.pose is not None:
         record.update(zip(POSE, row.pose, strict=True))
     return record
@@ -74,9 +86,12 @@ def _record(row: ActionRow) -> dict[str, object]:
 
 def _csv_records(path: Path, text: str) -> Iterable[tuple[int, Mapping[str, object]]]:
     reader = csv.DictReader(text.splitlines())
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-    if missing:
-        raise ConfigError(f"{path} has no column {', '.join(missing)}; it needs {', '.join(COLUMNS)}")
+    names = reader.fieldnames or ()
+    if "keys" not in names:
+        raise VideoError(f"{path} has no column keys; its first line names columns: {','.join(COLUMNS)}")
+    unknown = [name for name in names if name not in KNOWN]
+    if unknown:
+        raise VideoError(f"{path} has a column {unknown[0]!r}; columns are {', '.join(KNOWN)}")
     for record in reader:
         yield reader.line_num, record
 
@@ -88,44 +103,52 @@ def _json_records(path: Path, text: str) -> Iterable[tuple[int, Mapping[str, obj
         try:
             record = json.loads(line)
         except ValueError:
-            raise ConfigError(f"{path} line {number} is no JSON; write one object a line") from None
+            raise VideoError(f"{path} line {number} is no JSON; write one object a line") from None
         if not isinstance(record, dict):
-            raise ConfigError(f"{path} line {number} is no object; write one object a line")
+            raise VideoError(f"{path} line {number} is no object; write one object a line")
+        unknown = [name for name in record if name not in KNOWN]
+        if unknown:
+            raise VideoError(f"{path} line {number} has {unknown[0]!r}; names are {', '.join(KNOWN)}")
         yield number, record
 
 
 def _row(path: Path, number: int, line: int, record: Mapping[str, object]) -> ActionRow:
-    frame = _number(path, line, record, "frame")
+    frame = _number(path, line, record, "frame", number)
     if frame != number:
-        raise ConfigError(
+        raise VideoError(
             f"{path} line {line}: frame {frame:g} where {number} is due; one row a frame, from 0 on"
         )
-    keys = tuple(key for key in str(record.get("keys") or "").split("+") if key)
-    unknown = [key for key in keys if key not in KEYS]
-    if unknown:
-        raise ConfigError(f"{path} line {line}: no key is called {unknown[0]!r}; keys are {', '.join(KEYS)}")
+    keys = tuple(filter(None, (key.strip() for key in str(record.get("keys") or "").split("+"))))
+    axes = tuple(_finite(path, line, "axes", part) for part in str(record.get("axes") or "").split())
+    try:
+        check_keys(keys)
+        check_axes(axes)
+    except ControlError as error:
+        raise VideoError(f"{path} line {line}: {error}") from None
     pose = None
     if all(record.get(name) not in (None, "") for name in POSE):
-        x, y, z, yaw, pitch = (_number(path, line, record, name) for name in POSE)
+        x, y, z, yaw, pitch = (_number(path, line, record, name, 0.0) for name in POSE)
         pose = (x, y, z, yaw, pitch)
     return ActionRow(
         frame=number,
         keys=keys,
-        look_x=_number(path, line, record, "look_x"),
-        look_y=_number(path, line, record, "look_y"),
+        look_x=_number(path, line, record, "look_x", 0.0),
+        look_y=_number(path, line, record, "look_y", 0.0),
+        axes=axes,
         pose=pose,
     )
 
 
-def _number(path: Path, line: int, record: Mapping[str, object], name: str) -> float:
-    """A number; a look that is left out is 0."""
+def _number(path: Path, line: int, record: Mapping[str, object], name: str, left_out: float) -> float:
     value = record.get(name)
-    if value in (None, "") and name.startswith("look"):
-        return 0.0
+    return left_out if value in (None, "") else _finite(path, line, name, value)
+
+
+def _finite(path: Path, line: int, name: str, value: object) -> float:
     try:
         number = float(str(value))
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ConfigError(f"{path} line {line}: {name} is {value!r}; write a number")
+        raise VideoError(f"{path} line {line}: {name} is {value!r}; write a number")
     return number

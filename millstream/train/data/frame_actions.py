@@ -1,4 +1,5 @@
-"""Actions of a video's frames as a model learns them: one vector a latent frame.
+"""Actions of a video's frames as a model learns them: one vector a latent frame. Their files are read by
+`actions_file`.
 
 A latent frame is what several frames of a video are encoded into, so it has the keys that were held in at least
 half of them, and all that the view turned by.
@@ -7,23 +8,20 @@ Shapes: T pixel frames, F latent frames, K keys, A numbers of an action.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 import torch
 from torch import Tensor
 
-from millstream.core.conditions import FrameActions, check_axes, check_keys, check_look
+from millstream.core.conditions import FrameActions
 from millstream.core.config import TEMPORAL_STRIDE, ActionsConfig
-from millstream.core.errors import ControlError, VideoError
 from millstream.models.conditions.actions import LOOK_UNIT, action_vectors
+from millstream.train.data.actions_file import ActionRow
 
 SUFFIXES = (".actions.csv", ".actions.jsonl")
 """Endings of a file beside a video `clip.mp4`: `clip.actions.csv`, one line a frame."""
-COLUMNS = ("keys", "right", "down")
-MAX_LINES = 1 << 20
 
 
 def actions_file(video: Path) -> Path | None:
@@ -33,22 +31,12 @@ def actions_file(video: Path) -> Path | None:
     )
 
 
-def read_actions(path: Path) -> list[FrameActions]:
-    """Read the actions of each frame of a video. CSV has a line of names first, `keys,right,down`: keys with +
-    between them, degrees that the view turned by; JSON lines have the fields of `FrameActions`."""
-    read = _read_csv if path.suffix == ".csv" else _read_json_lines
-    found = list[FrameActions]()
-    try:
-        for actions in read(path):
-            if len(found) == MAX_LINES:
-                raise VideoError(f"{path} has more than {MAX_LINES} lines; cut the video")
-            check_keys(actions.keys)
-            check_look(actions.look)
-            check_axes(actions.axes)
-            found.append(actions)
-    except (OSError, UnicodeDecodeError, ValueError, msgspec.MsgspecError, ControlError) as error:
-        raise VideoError(f"{path}, frame {len(found)}: {error}") from None
-    return found
+def frame_actions(rows: Iterable[ActionRow]) -> list[FrameActions]:
+    """Return what a file's rows say as a model is told it: controls count looks to the right and down."""
+    return [
+        FrameActions(keys=tuple(sorted(row.keys)), look=(row.look_x, -row.look_y or 0.0), axes=row.axes)
+        for row in rows
+    ]
 
 
 def at_rate(frames: Sequence[FrameActions], *, from_fps: float, fps: float) -> list[FrameActions]:
@@ -91,8 +79,8 @@ def grouped_actions(actions_TA: Tensor, config: ActionsConfig) -> Tensor:
 def numbers_of(
     keys_TK: Tensor, look_T2: Tensor | None, names: Sequence[str], config: ActionsConfig
 ) -> Tensor:
-    """Vectors of pixel frames [..., T, A] from tensors, as a renderer has them: keys held, by their `names`, and
-    degrees turned."""
+    """Vectors of pixel frames [..., T, A] from tensors: keys held, by their `names`, and degrees turned to the
+    right and down."""
     parts = [keys_TK[..., [names.index(key) for key in config.keys]].float()]
     if config.look:
         assert look_T2 is not None, "a model that takes looks, and a track without any"
@@ -101,19 +89,8 @@ def numbers_of(
     return torch.cat(parts, dim=-1)
 
 
-def _read_csv(path: Path) -> Iterator[FrameActions]:
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = csv.DictReader(file)
-        unknown = set(rows.fieldnames or ()) - set(COLUMNS)
-        if "keys" not in (rows.fieldnames or ()) or unknown:
-            raise ValueError(f"its first line names its columns, {','.join(COLUMNS)}")
-        for row in rows:
-            look = (float(row.get("right") or 0.0), float(row.get("down") or 0.0))
-            keys = tuple(sorted(filter(None, (key.strip() for key in (row["keys"] or "").split("+")))))
-            yield FrameActions(keys=keys, look=look)
-
-
-def _read_json_lines(path: Path) -> Iterator[FrameActions]:
-    with path.open("rb") as file:
-        for line in file:
-            yield msgspec.json.decode(line, type=FrameActions)
+def idle_before(actions_BFA: Tensor | None, given: int) -> Tensor | None:
+    """What is held in each frame of clips whose first frames are given: nothing in those, as in a session's."""
+    if actions_BFA is None or not given:
+        return actions_BFA
+    return torch.cat([torch.zeros_like(actions_BFA[:, :given]), actions_BFA[:, given:]], dim=1)

@@ -18,6 +18,7 @@ from torch import Tensor
 from millstream.core.schedule import even_steps, noise_levels
 from millstream.models import sampler
 from millstream.models.entries import Entries
+from millstream.train.data.frame_actions import idle_before
 from millstream.train.distil.row_randomness import RowRandomness
 from millstream.train.distil.training_rows import (
     NO_CROSS,
@@ -29,7 +30,7 @@ from millstream.train.distil.training_rows import (
     painted_steps,
     training_rows,
 )
-from millstream.train.options import ODEOptions
+from millstream.train.options import GIVEN, ODEOptions
 from millstream.train.parallel.learner import ModuleLearner
 from millstream.train.parallel.predictor import Predictor
 from millstream.train.parallel.task import FlowRows, LearntStep, MayStep
@@ -53,29 +54,36 @@ class ODEDistillation(Distillation):
         self._path = teacher_path(options)
         longest = min(setting.latent_frames, options.window) // self._frames
         assert longest >= 1, f"a chunk of {self._frames} frames in clips of {setting.latent_frames}"
-        layouts = (diffusion_forced(count, self._frames, options.window) for count in range(1, longest + 1))
-        self._sequences = [
-            ChunkedSequence(layout, setting.config, setting.latent_size, setting.device) for layout in layouts
-        ]
+        self._sequences = self._after(0, longest)
         """For a chunk with none, one, two ... before it."""
+        in_clip = (setting.latent_frames - GIVEN) // self._frames
+        self._after_picture = self._after(GIVEN, min(longest, in_clip)) if options.first_frame else []
+        """Likewise, after a picture's."""
+        assert self._after_picture or not options.first_frame, (
+            f"clips of {setting.latent_frames} are too short"
+        )
 
     def learn(self, step: int, batch: ClipBatch, may_step: Mapping[str, MayStep]) -> dict[str, LearntStep]:
         lots = RowRandomness(batch.seed, "ode", step, self._setting.numbers, self._setting.device)
         return {"ode": self._student.learn(self._rows(batch, lots), may_step["student"])}
 
     def _rows(self, batch: ClipBatch, lots: RowRandomness) -> FlowRows:
+        is_given = self._options.first_frame > lots.shared("first frame")[0]
+        given = GIVEN if is_given else 0
+        sequences = self._after_picture if is_given else self._sequences
         chunk = (
-            lots.choice("chunk", len(self._sequences) + 1) - 1
+            lots.choice("chunk", len(sequences) + 1) - 1
         )  # the first chunk twice as often: it is the hardest
-        context = batch.clean_BFCYX[:, : self._frames * max(0, chunk)]
-        sequence = self._sequences[max(0, chunk)]
+        context = batch.clean_BFCYX[:, : given + self._frames * max(0, chunk)]
+        sequence = sequences[max(0, chunk)]
         shape = batch.clean_BFCYX[0, : self._frames].shape
         noises = [
             lots.noise(shape, epoch=PATH, chunk=max(0, chunk), step=step)
             for step in range(len(self._setting.levels))
         ]
-        entries = self._setting.entries(batch.actions_BFA).frames(slice(0, sequence.num_frames))
-        wanted = self._teach(context, noises[0], batch.text_BSE, entries)
+        held = idle_before(batch.actions_BFA, given)
+        entries = self._setting.entries(held).frames(slice(0, sequence.num_frames))
+        wanted = self._teach(context, noises[0], batch.text_BSE, entries, given)
         shown, shown_BF = self._forced(context, lots)
 
         def flow(start: Tensor, level_BF: Tensor) -> Tensor:
@@ -105,7 +113,19 @@ class ODEDistillation(Distillation):
             entries=entries.repeated(count),
         )
 
-    def _teach(self, context: Tensor, noise: Tensor, text: Tensor, entries: Entries) -> Tensor:
+    def _after(self, given: int, longest: int) -> list[ChunkedSequence]:
+        setting = self._setting
+        return [
+            ChunkedSequence(
+                diffusion_forced(count, self._frames, self._options.window, given),
+                setting.config,
+                setting.latent_size,
+                setting.device,
+            )
+            for count in range(1, longest + 1)
+        ]
+
+    def _teach(self, context: Tensor, noise: Tensor, text: Tensor, entries: Entries, given: int) -> Tensor:
         """Compute where the guided teacher goes from `noise`, given the clean frames before it."""
         prompts = torch.cat([text, self._setting.no_prompt(len(text))])
         shape = (2 * len(noise), *noise.shape[1:])
@@ -117,14 +137,17 @@ class ODEDistillation(Distillation):
             dtype=self._setting.paints_in,
         )
         guided = Guided(PromptedFlow(self._teacher.flow, prompts), self._options.guidance)
-        return guided_end(guided, context, noise, self._path, ring, NO_CROSS, entries)
+        return guided_end(guided, context, noise, self._path, ring, NO_CROSS, entries, given)
 
     def _forced(self, context: Tensor, lots: RowRandomness) -> tuple[Tensor, Tensor]:
         """The context as the student is shown it, and the noise level of each of its frames."""
         if self._options.forcing == "teacher" or not context.shape[1]:
             return context, torch.zeros(context.shape[:2], device=context.device)
-        noisy, _, level_BF = lots.noised(context, self._frames, self._options.context_shift, epoch=CONTEXT)
-        return noisy, level_BF
+        given = context.shape[1] % self._frames  # a picture's frames are clean, as when it is shown
+        chunks = context[:, given:]
+        noisy, _, level_BF = lots.noised(chunks, self._frames, self._options.context_shift, epoch=CONTEXT)
+        clean_BF = level_BF.new_zeros(len(context), given)
+        return torch.cat([context[:, :given], noisy], dim=1), torch.cat([clean_BF, level_BF], dim=1)
 
 
 def teacher_path(options: ODEOptions) -> tuple[float, ...]:

@@ -21,6 +21,7 @@ from millstream.models.brook.text import PAD
 from millstream.models.dit import CausalDiT
 from millstream.ops.precision import working_dtype
 from millstream.train.distil.make import distillation_of
+from millstream.train.distil.row_randomness import RowRandomness
 from millstream.train.distil.self_forcing import Painter
 from millstream.train.distil.training_rows import ClipBatch, DistilSetting, RoleStates
 from millstream.train.finetune.rows import HOST, clip_order, flow_error
@@ -107,7 +108,9 @@ class PoolTraining:
             paints_in=working_dtype(device),
             device=device,
             injectors=copy.deepcopy(teacher.injectors).requires_grad_(requires_grad=False),
+            tracks_of=None if pool.actions_KFA is None or pool.walks_K is None else self._tracks_of,
         )
+        self._walks = [] if pool.walks_K is None else pool.walks_K.nonzero()[:, 0].tolist()
         judge = copy.deepcopy(teacher.dit)
         prepare_blocks(judge, "none", backend=backend)
         self.learner = _learner(task)
@@ -167,6 +170,16 @@ class PoolTraining:
         wording = torch.randint(wordings, (batch,), generator=generator).tolist()
         order = clip_order(clips, self._seed, batch, step)
         return [clip * wordings + number for clip, number in zip(order, wording, strict=True)]
+
+    def _tracks_of(self, captions: Sequence[int], lots: RowRandomness) -> Tensor:
+        """Any walk's track for streams of a walk's captions; where nobody walks nothing is held."""
+        pool = self._pool
+        assert pool.actions_KFA is not None, "tracks of clips without actions"
+        assert pool.walks_K is not None, "actions of clips that are no walks"
+        drawn = (lots.uniform("tracks", 1)[:, 0] * len(self._walks)).long().tolist()
+        tracks_BFA = pool.actions_KFA[[self._walks[number] for number in drawn]].float()
+        walked_B = pool.walks_K[[caption // pool.ids_KWS.shape[1] for caption in captions]]
+        return tracks_BFA * walked_B[:, None, None]
 
     def _text_of(self, captions: Sequence[int]) -> Tensor:
         return self._read(self._pool.ids_KWS.flatten(0, 1)[list(captions)])

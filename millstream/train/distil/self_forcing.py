@@ -29,11 +29,12 @@ from millstream.models.dit import CausalDiT, CrossKV
 from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.fast.follow import plain_weights
 from millstream.models.kv import Memory
+from millstream.train.data.frame_actions import idle_before
 from millstream.train.distil.judges import StreamView
 from millstream.train.distil.matching import Painted
 from millstream.train.distil.row_randomness import RowRandomness
 from millstream.train.distil.training_rows import ClipBatch, DistilSetting
-from millstream.train.options import SelfForcingOptions
+from millstream.train.options import GIVEN, SelfForcingOptions
 from millstream.train.parallel.groups import TrainingGroups
 from millstream.train.parallel.learner import Learner
 from millstream.train.parallel.states import ParameterState, Read
@@ -42,7 +43,8 @@ from millstream.train.sequence import ChunkedSequence, Layout, teacher_forced, t
 
 STREAMS = "streams"
 """Under which name those that are kept are saved."""
-Kind = Literal["begin", "go on", "switch"]
+Kind = Literal["begin", "picture", "go on", "switch"]
+"""A stream begins from nothing or from a picture, goes on, or goes on under another prompt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,9 +86,10 @@ class Painter:
         before: Tensor | None = None,
         learns: int = 0,
         entries: Entries = NO_ENTRIES,
+        given: int = 0,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Paint chunks after `before`; return the whole stream, and what step `learns` of each new chunk
-        started from. `entries` are those of all frames of the stream."""
+        """Paint chunks after `before`, whose first frames are `given`; return the whole stream, and what step
+        `learns` of each new chunk started from. `entries` are those of all frames of the stream."""
         recorder = StepRecorder(self.dit, learns, len(levels))
         stream = continued(
             recorder,
@@ -99,6 +102,7 @@ class Painter:
             before=before,
             dtype=self.dtype,
             entries=entries,
+            given=given,
         )
         return stream, recorder.starts
 
@@ -236,11 +240,17 @@ class StreamPainting:
         place = lots.choice("place", len(self.kept))
         begun = self.kept.has_begun(place)
         choice = choose_rollout(lots.shared("rollout", 4), options, len(levels), all_begun=begun)
-        before, clips = (None, batch.clips) if choice.kind == "begin" else self.kept.at(place)
+        if choice.kind == "begin" and options.first_frame > lots.shared("first frame")[0]:
+            choice = choice._replace(kind="picture")
+        begins = choice.kind in ("begin", "picture")
+        given = GIVEN if choice.kind == "picture" else 0
+        before, clips = (None, batch.clips) if begins else self.kept.at(place)
+        if given:
+            before = batch.clean_BFCYX[:, :given].to(self._painter.dtype)
         clips, text = (
             (clips, self._text_of(clips)) if choice.kind == "go on" else (batch.clips, batch.text_BSE)
         )
-        actions = self._held(batch, choice, place, 0 if before is None else before.shape[1])
+        actions = self._held(batch, choice, place, clips, lots)
         entries = self._setting.entries(actions)
         self._painter.load_weights(self._student)
         stream, starts = self._painter.stream(
@@ -253,23 +263,30 @@ class StreamPainting:
             before=before,
             learns=choice.step,
             entries=entries,
+            given=given,
         )
         batch_rows = self._setting.batch
         first = 0
-        if choice.kind == "begin" and begun:
+        if begins and begun:
             batch_rows, first = round(options.renewed * batch_rows), lots.choice("renewed", batch_rows)
         self.kept.put(place, stream, clips, range(first, first + batch_rows), actions)
         return self._views.rollout(choice, text, stream, starts, levels[choice.step], before, entries)
 
-    def _held(self, batch: ClipBatch, choice: RolloutChoice, place: int, before: int) -> Tensor | None:
-        """What is held in every frame of a stream: what was, and then what is in the batch's clips, from their
-        beginning again where they end."""
-        if batch.actions_BFA is None:
+    def _held(
+        self, batch: ClipBatch, choice: RolloutChoice, place: int, clips: Sequence[int], lots: RowRandomness
+    ) -> Tensor | None:
+        """What is held in every frame of a stream: what was, and then a track that is drawn for it, or what is
+        in the batch's clips; from its beginning again where it ends."""
+        track = batch.actions_BFA
+        if track is None:
             return None
-        frames = torch.arange(choice.chunks * self._options.frames_per_chunk) % batch.actions_BFA.shape[1]
-        new = batch.actions_BFA[:, frames.to(batch.actions_BFA.device)]
-        past = self.kept.actions_at(place) if before else None
-        return new if past is None else torch.cat([past, new], dim=1)
+        given = GIVEN if choice.kind == "picture" else 0
+        if choice.kind == "go on" and self._setting.tracks_of is not None:
+            track = self._setting.tracks_of(clips, lots)
+        frames = torch.arange(given + choice.chunks * self._options.frames_per_chunk) % track.shape[1]
+        new = idle_before(track[:, frames.to(track.device)], given)
+        past = self.kept.actions_at(place) if choice.kind in ("go on", "switch") else None
+        return new if past is None or new is None else torch.cat([past, new], dim=1)
 
     def states(self) -> Iterator[ParameterState]:
         return self.kept.states()
@@ -341,6 +358,11 @@ class StreamViews:
             "go on": lasting,
             "switch": options.guidance,
         }
+        if options.first_frame:
+            layout = teacher_forced(range(chunks), frames_per_chunk, self._window, GIVEN)
+            self.made["picture"] = view(layout, frames_per_chunk)
+            self.wholes["picture"] = whole  # the window has no frame that stands for one picture
+            self._guidance["picture"] = options.guidance
 
     def all(self) -> list[StreamView]:
         """Return all views, in an order that is the same in all processes."""

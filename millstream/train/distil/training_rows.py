@@ -23,6 +23,7 @@ from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CrossKV
 from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.kv import Memory
+from millstream.train.distil.row_randomness import RowRandomness
 from millstream.train.finetune.dataset import ClipSet
 from millstream.train.finetune.rows import clip_order
 from millstream.train.noising import clean_estimate, per_pixel
@@ -77,6 +78,8 @@ class DistilSetting:
     device: torch.device
     injectors: Injectors | None = None
     """The teacher's, which no student changes: a key means the same to all roles."""
+    tracks_of: Callable[[Sequence[int], RowRandomness], Tensor] | None = None
+    """Draws what is held from now on in streams of these captions [B, F, A]; None: what is in a batch's clips."""
 
     def no_prompt(self, rows: int) -> Tensor:
         return self.no_prompt_SE.to(self.device).expand(rows, -1, -1)

@@ -1,9 +1,9 @@
 """Streams in batches: row i of a batch shows what a session with its prompt and its seed would.
 
 The same sampler, ring, noise and decoder as serving, one prompt and one seed a row. Knows no judge and no
-control but one prompt switch. Nothing grows with the stream: the ring and the clean latents of the window,
+control but one prompt switch and keys. Nothing grows with the stream: the ring and the clean latents of the window,
 and the newest pictures as bytes.
-Shapes: B rows, F latent frames, T pixel frames, C channels, Y and X rows and columns.
+Shapes: B rows, F latent frames, T pixel frames, C channels, Y and X rows and columns, A numbers of an action.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from millstream.core.errors import ConfigError
 from millstream.models import sampler
 from millstream.models.carry import VAEState
 from millstream.models.dit import CrossKV
+from millstream.models.entries import NO_ENTRIES, Entries
 from millstream.models.kv import KVRing
 from millstream.models.registry import LoadedModel
 from millstream.models.ring_shape import RingShape
@@ -70,7 +71,10 @@ class BatchStream:
         *,
         config: StreamConfig,
         switch: PromptSwitch | None = None,
+        actions_BFA: Tensor | None = None,
     ) -> None:
+        """`actions` are what each row holds in each frame; after their end nothing is held."""
+        assert switch is None or actions_BFA is None, "keys are not held over a switch here"
         assert len(prompts) == len(seeds), f"{len(prompts)} prompts for {len(seeds)} seeds"
         if config.anchor != "off":
             raise ConfigError(f"streams in batches have no anchors, got {config.anchor!r}; use anchor off")
@@ -78,6 +82,7 @@ class BatchStream:
         self._model = model
         self._prompts = list(prompts)
         self._switch = switch
+        self._actions_BFA = actions_BFA
         self._seeds_B = torch.tensor(list(seeds), dtype=torch.int64, device=model.device)
         shape = RingShape.of(model.spec.dit, config, batch=len(seeds))
         self._ring = KVRing(shape, device=model.device, dtype=model.dtype)
@@ -101,16 +106,25 @@ class BatchStream:
         cross = self._cross
         frames = list(range(self._start, self._end))
         noise = partial(self._noise, config.frames_per_chunk)
+        entries = self._entries(frames)
         ring.place(frames, kv_bias=config.kv_bias)
         levels = config.noise_levels(config.opening_steps if self._start == 0 else config.steps)
         start = noise(0).to(self._model.dtype)
-        clean = sampler.denoise(dit, start, levels, ring, cross, noise, sampler=config.sampler)
+        clean = sampler.denoise(dit, start, levels, ring, cross, noise, entries, sampler=config.sampler)
         settled = sampler.add_noise(clean, config.context_noise, lambda: noise(COMMIT_STEP))
-        sampler.commit(dit, settled, config.context_noise, ring, cross)
+        sampler.commit(dit, settled, config.context_noise, ring, cross, entries)
         self._remember(frames, clean)
         self._chunk += 1
         self._start = self._end
         return clean
+
+    def _entries(self, frames: list[int]) -> Entries:
+        """What enters with what is held in these frames."""
+        if self._actions_BFA is None or frames[-1] >= self._actions_BFA.shape[1]:
+            return NO_ENTRIES
+        weight = next(self._model.injectors.parameters())
+        entered: Entries = self._model.injectors(self._actions_BFA[:, frames].to(weight))
+        return entered
 
     @property
     def _end(self) -> int:

@@ -3,14 +3,18 @@
 Teacher forcing shows each noisy chunk the clean chunks before it; diffusion forcing shows it those before it
 at noise levels of their own. A teacher may besides learn whole windows at one level with nothing before them:
 it can then judge a stream by what it shows, whatever its past (see `self_forcing`). A share of the prompts is
-left out, so that guidance has something to differ from. What a caption is not true of, the scene before a
-switch, is context and not learnt.
+left out, so that guidance has something to differ from; keys never are, since nothing held means standing
+still and guidance is towards words alone. What a caption is not true of, the scene before a switch, is context
+and not learnt. A share of the batches comes after a clip's first latent frame, as a stream does that begins
+from a picture: its chunks begin one frame later.
 Shapes: B batch, F frames, K chunks, C latent channels, Y and X latent rows and columns, S text tokens.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +24,10 @@ from millstream.models.brook.text import PAD, BrookText
 from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CausalDiT
 from millstream.ops.precision import mixed_precision
+from millstream.train.data.frame_actions import idle_before
 from millstream.train.loop import LossTurn
 from millstream.train.noising import at_levels, chunk_levels
-from millstream.train.options import FlowOptions
+from millstream.train.options import GIVEN, FlowOptions
 from millstream.train.parallel.precision import Precision, in_precision
 from millstream.train.pool import LatentPool
 from millstream.train.sequence import (
@@ -48,6 +53,21 @@ class TextAndDiT(nn.Module):
         self.injectors = injectors or Injectors(NO_CONDITIONS, dit.config)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlowLayout:
+    """One layout of a clip's frames, and what is learnt in it."""
+
+    given: int
+    """Frames before the first chunk."""
+    apart: int
+    """Frames that are learnt chunk by chunk; those after them as one."""
+    learnt: Tensor
+    """Frame of the clip that each learnt frame is."""
+    shown: Tensor
+    """Frame of the clip that each frame of the sequence is."""
+    sequence: ChunkedSequence
+
+
 class FlowMethod:
     def __init__(
         self,
@@ -67,58 +87,84 @@ class FlowMethod:
         self._batch = batch // share.ranks
         self._share = share
         self._options = options
-        frames_per_chunk = options.frames_per_chunk
-        window = options.window
-        self._flow = torch.compile(pair.dit) if compiled else pair.dit
-        _, frames, _, rows, columns = pool.latents_KFCYX.shape
-        assert frames % frames_per_chunk == 0, (
-            f"{frames} latent frames are not whole chunks of {frames_per_chunk}"
-        )
-        chunks = frames // frames_per_chunk
-        learnt = options.noisy or tuple(range(chunks))
-        assert options.forcing == "teacher" or not (options.noisy or options.whole), (
+        # with a second layout no dimension may become dynamic: each is compiled for itself
+        only = False if options.first_frame else None
+        self._flow = torch.compile(pair.dit, dynamic=only) if compiled else pair.dit
+        assert options.forcing == "teacher" or not (options.noisy or options.whole or options.first_frame), (
             "diffusion forcing learns every chunk once"
         )
-        layout = (teacher_forced if options.forcing == "teacher" else _every_chunk)(
-            learnt, frames_per_chunk, window
-        )
-        self._apart = len(learnt) * frames_per_chunk
-        """Frames that are learnt chunk by chunk; those after them as one."""
-        places = frames_of(learnt, frames_per_chunk)
-        if options.whole:
-            layout = beside(layout, together(window))
-            places = [*places, *range(frames - window, frames)]
         device = pool.latents_KFCYX.device
         self._products = mixed_precision(device) if precision is None else in_precision(precision, device)
-        self._learnt = torch.tensor(places, device=device)
-        self._sequence = ChunkedSequence(layout, pair.dit.config, (rows, columns), device)
-        context = torch.arange(self._sequence.num_frames - len(places), device=device)
-        self._shown = torch.cat([context, self._learnt])
-        """Frame of the clip that each frame of the sequence is."""
+        self._layouts = [self._laid_out(0)]
+        if options.first_frame:
+            self._layouts.append(self._laid_out(GIVEN))
+
+    def _laid_out(self, given: int) -> FlowLayout:
+        options = self._options
+        frames_per_chunk = options.frames_per_chunk
+        latents = self._pool.latents_KFCYX
+        _, frames, _, rows, columns = latents.shape
+        chunks = (frames - given) // frames_per_chunk
+        assert given or frames % frames_per_chunk == 0, (
+            f"{frames} latent frames are not whole chunks of {frames_per_chunk}"
+        )
+        assert chunks > 0, f"clips of {frames} latent frames have no chunk after {given}"
+        learnt = [chunk for chunk in options.noisy or range(chunks) if chunk < chunks]
+        if options.forcing == "teacher":
+            layout = teacher_forced(learnt, frames_per_chunk, options.window, given)
+        else:
+            layout = _every_chunk(learnt, frames_per_chunk, options.window)
+        places = frames_of(learnt, frames_per_chunk, given)
+        if options.whole:
+            layout = beside(layout, together(options.window))
+            places = [*places, *range(frames - options.window, frames)]
+        sequence = ChunkedSequence(layout, self._pair.dit.config, (rows, columns), latents.device)
+        learnt_frames = torch.tensor(places, device=latents.device)
+        context = torch.arange(sequence.num_frames - len(places), device=latents.device)
+        return FlowLayout(
+            given=given,
+            apart=len(learnt) * frames_per_chunk,
+            learnt=learnt_frames,
+            shown=torch.cat([context, learnt_frames]),
+            sequence=sequence,
+        )
 
     def _losses(self, generator: torch.Generator) -> dict[str, Tensor]:
-        clip, ids, true_from, actions = self._pool.draw(self._batch, generator, self._share)
-        clean = clip[:, self._learnt]
-        told_BF = self._learnt >= true_from[:, None]
-        told_BF[:, self._apart :] = (true_from == 0)[:, None]
+        laid = self._layout(generator)
+        clip, ids, true_from, actions, things = self._pool.draw(self._batch, generator, self._share)
+        clean = clip[:, laid.learnt]
+        told_BF = laid.learnt >= true_from[:, None]
+        told_BF[:, laid.apart :] = (true_from == 0)[:, None]
         noise = self._share.normal(clean.shape, generator)
-        level_BF = self._levels(clean, generator)
+        level_BF = self._levels(clean, laid.apart, generator)
         noisy = at_levels(clean, noise, level_BF)
         ids = ids.masked_fill(self._share.uniform((len(ids), 1), generator) < self._options.drop, PAD)
         with self._products:
             cross = self._pair.dit.read_prompt(self._pair.text(ids))
-            entries = self._pair.injectors(actions).frames(self._shown)
+            held = idle_before(actions, laid.given)
+            entries = self._pair.injectors(held).frames(laid.shown)
             if self._options.forcing == "teacher":
-                flow = forced_flow(self._flow, clip, noisy, level_BF, self._sequence, cross, entries=entries)
+                flow = forced_flow(self._flow, clip, noisy, level_BF, laid.sequence, cross, entries=entries)
             else:
-                flow = self._flow(noisy, level_BF, self._sequence, cross, entries)
-        errors_BF = (flow.float() - (noise - clean)).square().mean(dim=(2, 3, 4))
+                flow = self._flow(noisy, level_BF, laid.sequence, cross, entries)
+        errors = (flow.float() - (noise - clean)).square()
+        if things is not None and self._options.thing_weight:
+            weight_BFYX = 1.0 + self._options.thing_weight * things[:, laid.learnt]
+            errors = errors * weight_BFYX[:, :, None]
+        errors_BF = errors.mean(dim=(2, 3, 4))
         return {"flow": (errors_BF * told_BF).sum() / self._share.mean(told_BF.sum())}
 
-    def _levels(self, clean: Tensor, generator: torch.Generator) -> Tensor:
+    def _layout(self, generator: torch.Generator) -> FlowLayout:
+        """The layout of a step, by its number: all ranks' generators begin alike, and none is drawn from."""
+        if len(self._layouts) == 1:
+            return self._layouts[0]
+        lot = random.Random(generator.initial_seed()).random()
+        return self._layouts[lot < self._options.first_frame]
+
+    def _levels(self, clean: Tensor, num_apart: int, generator: torch.Generator) -> Tensor:
         """One a chunk, and one for the whole window."""
-        apart = clean[:, : self._apart]
-        window = clean[:, self._apart :]
+        apart = clean[:, :num_apart]
+        window = clean[:, num_apart:]
         shift = self._options.shift
         level_BF = chunk_levels(apart, self._options.frames_per_chunk, shift, generator, share=self._share)
         if not window.shape[1]:

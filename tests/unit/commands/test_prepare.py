@@ -16,8 +16,13 @@ from safetensors import SafetensorError
 
 from millstream.commands.train import prepare as module
 from millstream.commands.train.prepare import SHEET, SKIPPED, PrepareRequest, run_prepare
+from millstream.commands.train.world import PreviewRequest, preview
+from millstream.core.config import ActionsConfig
 from millstream.core.errors import ConfigError, NotKept, WeightsError
+from millstream.train.data.render import FPS
+from millstream.train.data.walk.actions import random_tracks
 from millstream.train.finetune.dataset import ClipSet, shard_path
+from millstream.train.pool_rendering import walk_vectors
 from millstream.video.writer import VideoWriter
 
 FRAMES = 3
@@ -101,8 +106,8 @@ def test_videos_become_clips_and_what_cannot_is_listed(videos: Path) -> None:
 
 
 def test_actions_beside_a_video_are_kept_with_its_clips_and_videos_without_are_left_out(videos: Path) -> None:
-    (videos / "a.actions.csv").write_text("keys,right,down\n" + "w,9,0\n" * 5 + "a+w,0,0\n" * 15)
-    (videos / "b.actions.jsonl").write_text('{"keys":["d"],"look":[4.5,0]}\n' * 40)  # at 32 a second
+    (videos / "a.actions.csv").write_text("keys,look_x,look_y\n" + "w,9,0\n" * 5 + "a+w,0,0\n" * 15)
+    (videos / "b.actions.jsonl").write_text('{"keys":"d","look_x":4.5}\n' * 40)  # at 32 a second
     (videos / "c.actions.csv").write_text("keys\nw\nw\n")
     clips = prepared(videos, actions="a,d,w,look")
     assert [Path(clip.video).stem for clip in clips.clips] == ["a", "b"]
@@ -295,3 +300,18 @@ def test_where_nothing_is_left_the_list_says_why(videos: Path) -> None:
 def test_a_model_that_comes_without_weights_asks_for_them(videos: Path) -> None:
     with pytest.raises(WeightsError, match=r"no weights for wan-tiny: give --weights"):
         prepared(videos, model="wan-tiny")
+
+
+@pytest.mark.slow
+def test_walks_that_were_written_are_prepared_with_what_was_held_and_looked(tmp_path: Path) -> None:
+    walks = PreviewRequest(
+        out=tmp_path / "videos", count=2, seconds=9 / 16, size=(32, 32), walk=True, videos=True, seed=5
+    )
+    preview(walks)
+    takes = ActionsConfig(keys=("a", "d", "down", "left", "right", "s", "up", "w"), look=True)
+    clips = prepared(tmp_path / "videos", actions=",".join((*takes.keys, "look")))
+    tracks = random_tracks(2, frames=9, seed=5, fps=FPS)
+    assert tracks.keys.any(), "somebody must do something"
+    expected = walk_vectors(tracks, takes)
+    for number in range(2):
+        torch.testing.assert_close(clips[number].actions_FA.float(), expected[number], atol=1e-3, rtol=1e-3)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from millstream.core.conditions import FrameActions
 from millstream.core.config import ActionsConfig, BrookTextConfig, ConditionsConfig, DiTConfig
-from millstream.core.errors import VideoError
 from millstream.models.brook.text import BrookText
 from millstream.models.conditions.injectors import Injectors
 from millstream.models.dit import CausalDiT
@@ -23,7 +22,6 @@ from millstream.train.data.frame_actions import (
     grouped_actions,
     latent_actions,
     numbers_of,
-    read_actions,
 )
 from millstream.train.methods.flow import FlowMethod, TextAndDiT
 from millstream.train.options import FlowOptions
@@ -60,35 +58,15 @@ def test_a_renderer_s_tensors_say_the_same_as_records() -> None:
     assert torch.equal(batched[0], found)
 
 
-def test_actions_beside_a_video_are_read_from_csv_and_from_json_lines(tmp_path: Path) -> None:
+def test_actions_beside_a_video_are_found_as_csv_or_as_json_lines(tmp_path: Path) -> None:
     video = tmp_path / "walk.mp4"
     assert actions_file(video) is None
     lines = tmp_path / "walk.actions.jsonl"
-    lines.write_text('{"keys":["a","w"],"look":[1.5,0]}\n{}\n')
+    lines.write_text("")
     assert actions_file(video) == lines
     table = tmp_path / "walk.actions.csv"
-    table.write_text("keys,right,down\nw+a,1.5,0\n,,\n")
+    table.write_text("keys\n")
     assert actions_file(video) == table
-    expected = [FrameActions(keys=("a", "w"), look=(1.5, 0.0)), FrameActions()]
-    assert read_actions(table) == read_actions(lines) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("w,1,0\n", "its first line names its columns, keys,right,down"),
-        ("keys,right,down\nw,far,0\n", "frame 0: could not convert"),
-        ("keys,right\nw,0\nw,nan\n", "frame 1: look is two angles"),
-        ("keys\na+b+c+d+e+f+g+h+i+j+k+l+m+n+o+p+q\n", "frame 0: at most 16 keys"),
-    ],
-)
-def test_a_file_that_is_no_list_of_actions_is_refused_with_its_frame(
-    tmp_path: Path, text: str, reason: str
-) -> None:
-    path = tmp_path / "walk.actions.csv"
-    path.write_text(text)
-    with pytest.raises(VideoError, match=reason):
-        read_actions(path)
 
 
 def test_at_another_frame_rate_no_turn_is_lost_and_none_is_made() -> None:

@@ -38,6 +38,36 @@ def test_a_teacher_forced_sequence_sees_what_the_ring_shows(window: int) -> None
         assert relative_error(found[:, frames], expected) < 1e-5
 
 
+@pytest.mark.parametrize("window", [6, 9])
+def test_chunks_after_a_picture_see_what_the_ring_shows(window: int) -> None:
+    model = dit()
+    clean, noisy = torch.randn(2, 1, 10, 4, 4, 6).unbind(0)
+    cross = model.read_prompt(torch.randn(1, 7, 24))
+    teacher = ChunkedSequence(teacher_forced((2, 0, 1), 3, window, given=1), DIT, (4, 6), CPU)
+    order = frames_of((2, 0, 1), 3, given=1)
+    assert order[:3] == [7, 8, 9]
+    found = torch.empty_like(noisy)
+    level = torch.full((1, 9), 700.0)
+    found[:, order] = forced_flow(model, clean, noisy[:, order], level, teacher, cross)
+    memory = ring(DIT, (2, 3), window)
+    memory.place([0])
+    model.commit(clean[:, :1], torch.zeros(1, 1), memory, cross)
+    for chunk in range(3):
+        frames = slice(1 + 3 * chunk, 4 + 3 * chunk)
+        memory.place(list(range(frames.start, frames.stop)))
+        expected = model(noisy[:, frames], torch.full((1, 3), 700.0), memory, cross)
+        model.commit(clean[:, frames], torch.zeros(1, 3), memory, cross)
+        assert relative_error(found[:, frames], expected) < 1e-5
+    one = ChunkedSequence(diffusion_forced(3, 3, window, given=1), DIT, (4, 6), CPU)
+    last = model(torch.cat([clean[:, :7], noisy[:, 7:]], dim=1), torch.zeros(1, 10), one, cross)[:, 7:]
+    memory = ring(DIT, (2, 3), window)
+    for frames in (slice(0, 1), slice(1, 4), slice(4, 7)):
+        memory.place(list(range(frames.start, frames.stop)))
+        model.commit(clean[:, frames], torch.zeros(1, frames.stop - frames.start), memory, cross)
+    memory.place([7, 8, 9])
+    assert relative_error(last, model(noisy[:, 7:], torch.zeros(1, 3), memory, cross)) < 1e-5
+
+
 def test_a_frame_s_entries_go_where_the_sequence_has_it() -> None:
     model = dit()
     clean, noisy = torch.randn(2, 1, 9, 4, 4, 6).unbind(0)

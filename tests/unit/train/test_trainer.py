@@ -52,7 +52,8 @@ def test_a_whole_window_is_learnt_at_one_level_and_only_of_clips_that_are_all_tr
         model = pair()
         model.dit.head.proj.weight.data.zero_()
         method = FlowMethod(model, told, batch=4, options=FlowOptions(window=6, noisy=(1,), whole=True))
-        levels = method._levels(latents[:4, method._learnt], torch.Generator().manual_seed(0))
+        (laid,) = method._layouts
+        levels = method._levels(latents[:4, laid.learnt], laid.apart, torch.Generator().manual_seed(0))
         assert all(len(set(row.tolist())) == 1 for row in levels[:, 3:])
         return float(method.turns[0].losses(torch.Generator().manual_seed(0))["flow"].detach())
 

@@ -71,6 +71,8 @@ def actions_of(rows: Sequence[ActionRow]) -> Actions:
     actions = standing(1, len(rows))
     for t, row in enumerate(rows):
         for key in row.keys:
+            if key not in KEYS:
+                raise ConfigError(f"no key to walk with is called {key!r}; keys are {', '.join(KEYS)}")
             actions.keys[0, t, KEYS.index(key)] = True
         actions.look[0, t] = torch.tensor((row.look_x, row.look_y), dtype=torch.float64)
     return actions

@@ -38,6 +38,10 @@ TURN_PHRASES: Phrases = {
     "left": ("turning left", "looking left"),
     "right": ("turning right", "looking right"),
 }
+WALK_MARK = "on a walk"
+"""Says which of the two worlds a caption is of, and nothing else."""
+UNMARKED = 0.25
+"""Share of the captions without it, of clips whose keys say it from the first chunk on."""
 SIGHT_PHRASES: Phrases = {
     "trees": ("near trees", "past trees"),
     "houses": ("near houses", "past houses"),
@@ -94,6 +98,33 @@ def walk_captions(walks: Walks, found: WalkAttributes, *, seed: int) -> list[str
         names = [lots.choice(phrases) for phrases in _phrases(found, row) if lots.random() >= LEFT_OUT]
         said.append(_joined(line, names))
     return said
+
+
+def steered_captions(
+    walks: Walks, found: WalkAttributes, keys_say_it: Sequence[bool], *, seed: int
+) -> list[str]:
+    """One caption a clip for a model that takes keys: which world it is, and what is passed. What the walker
+    does is left to the keys: where words said it too, a model would follow them in place of the keys, and go
+    on walking after a key is let go. `keys_say_it`, a clip each: its first chunk is walked by keys."""
+    lines = captions(walks.scenes, seed=seed)
+    said = []
+    for row, line in enumerate(lines):
+        lots = random.Random(f"steered/{seed}/{row}")
+        _, _, *sights = _phrases(found, row)
+        names = [lots.choice(phrases) for phrases in sights if lots.random() >= LEFT_OUT]
+        is_marked = not keys_say_it[row] or lots.random() >= UNMARKED
+        is_first = lots.random() < 0.5
+        if is_marked and is_first:
+            line = f"{WALK_MARK}, {line}"
+        elif is_marked:
+            names = [WALK_MARK, *names]
+        said.append(_joined(line, names))
+    return said
+
+
+def plain_steered_captions(walks: Walks) -> list[str]:
+    """The plain caption of each scene, as a walk."""
+    return [f"{line}, {WALK_MARK}" for line in canonical_captions(walks.scenes)]
 
 
 def plain_walk_captions(walks: Walks, found: WalkAttributes) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from millstream.core.conditions import Picture
+from millstream.core.controls import SetImage
 from millstream.models.fast.follow import plain_weights
 from millstream.models.registry import load_dit
 from millstream.train.distil.row_randomness import RowRandomness
@@ -40,6 +42,34 @@ def test_a_rollout_is_the_stream_that_the_engine_serves(is_fast: bool) -> None:
         torch.cat(texts).float(), (2, *shape[1:]), lots, chunks=CHUNKS, levels=levels, window=WINDOW, learns=1
     )
     torch.testing.assert_close(found, torch.cat(served), rtol=1e-4, atol=1e-5)
+    assert len(starts) == CHUNKS
+
+
+def test_a_rollout_from_a_picture_is_the_stream_that_the_engine_serves() -> None:
+    engine = tiny_engine()
+    lots = RowRandomness(7, "student", 3, [0], CPU)
+    pixels = torch.randint(0, 256, (16, 32, 3), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    picture = Picture.of(pixels.numpy().tobytes(), height=16, width=32)
+    served = list[torch.Tensor]()
+    with engine.session("sea", height=16, width=32, window=WINDOW, seed=int(lots.seeds_B[0])) as session:
+        session.control(SetImage(picture=picture))
+        parcels = [plan_chunk(session) for _ in range(CHUNKS)]
+        for parcel in parcels:
+            served.append(engine.generator.run(parcel).latents_out)
+    first = parcels[0]
+    assert (first.envelope.start_frame, len(first.envelope.context_indices)) == (1, 1)
+    painter = Painter(load_dit(SPEC, ["random:3"], device=CPU, dtype=torch.float32), torch.float32)
+    found, starts = painter.stream(
+        first.conditioning.float(),
+        (1, *first.latents_in.shape[1:]),
+        lots,
+        chunks=CHUNKS,
+        levels=first.envelope.steps,
+        window=WINDOW,
+        before=first.context_frames,
+        given=1,
+    )
+    torch.testing.assert_close(found[:, 1:], torch.cat(served, dim=1), rtol=1e-4, atol=1e-5)
     assert len(starts) == CHUNKS
 
 
