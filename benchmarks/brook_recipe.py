@@ -8,7 +8,8 @@ says of it.
 
 Training is `millstream train brook`, under torchrun where more ranks than one are asked for; what this program
 does not know goes to it (`--set pool.walks=2000`). With `--minutes` it is stopped and saved after so many, and the
-same command goes on. A Brook that learnt keys is walked in as well (`benchmarks.walk`).
+same command goes on; once it is over, `--judge` in place of `--minutes` judges. A Brook that learnt keys is walked in
+as well (`benchmarks.walk`).
 
 Its judge is the
 one that judged the Brook of docs/training, and the same prompts, so that the two can be compared: with 192
@@ -174,9 +175,14 @@ def main() -> None:
     if options.judge and more:
         parser.error(f"nothing is trained, so {' '.join(more)} means nothing")
     recipe = [] if options.recipe is None else ["--recipe", str(options.recipe)]
-    if not options.judge and not train(options.out, options.ranks, [*recipe, *more], options.minutes):
-        print(f"stopped after {options.minutes:g} minutes, and saved; the same command goes on")
-        return
+    if not options.judge:
+        is_over = train(options.out, options.ranks, [*recipe, *more], options.minutes)
+        if not is_over:
+            print(f"stopped after {options.minutes:g} minutes, and saved; the same command goes on")
+            return
+        if options.minutes is not None:  # who counts minutes would not have the judge stopped either
+            print("trained to the end; --judge in place of --minutes judges it")
+            return
     judge(options.out)
     ranks = ", ".join(sorted({str(line["ranks"]) for line in read_ledger(options.out)}))
     asked = {"ranks": ranks, "clips": CLIPS, "seconds": SECONDS}

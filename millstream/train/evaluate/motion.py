@@ -128,7 +128,8 @@ def looks_of(pixels_BTCYX: Tensor) -> Tensor:
     assert frames % TEMPORAL_STRIDE == 1, f"{frames} frames are not one and then whole latent frames"
     small = F.interpolate(from_bytes(pixels_BTCYX).float().flatten(0, 1), size=(SIZE, SIZE), mode="area")
     small = small.unflatten(0, pixels_BTCYX.shape[:2])
-    return small.unfold(1, LOOKED, TEMPORAL_STRIDE).movedim(-1, 2)
+    looks: Tensor = small.unfold(1, LOOKED, TEMPORAL_STRIDE).movedim(-1, 2)
+    return looks
 
 
 @torch.inference_mode()
@@ -137,7 +138,8 @@ def read_motion(judge: MotionJudge, pixels_BTCYX: Tensor) -> Tensor:
     found = []
     for row in pixels_BTCYX:
         found += [judge(part) for part in looks_of(row[None])[0].split(READ_AT_ONCE)]
-    return torch.cat(found).unflatten(0, (len(pixels_BTCYX), -1))
+    motions: Tensor = torch.cat(found).unflatten(0, (len(pixels_BTCYX), -1))
+    return motions
 
 
 def save_motion_judge(path: Path, judge: MotionJudge) -> None:

@@ -173,9 +173,9 @@ def measure_steering(
     motions = []
     looks: list[tuple[Impression, Impression]] = []
     for rows in row_groups(count, model.device):
-        read, first, last = _watch(model, judge, walked, rows, config, tick)
+        read, begun, ended = _watch(model, judge, walked, rows, config, tick)
         motions.append(read)
-        looks.append((impression(classifier, first), impression(classifier, last)))
+        looks.append((impression(classifier, begun), impression(classifier, ended)))
     first, last = (joined([pair[i] for pair in looks]) for i in range(2))
     wanted = shown(walked.walks.scenes)
     found_BFM = torch.cat(motions)
@@ -210,9 +210,9 @@ def measure_long_walk(
     motions = []
     looks: list[tuple[Impression, Impression]] = []
     for rows in row_groups(count, model.device):
-        read, first, last = _watch(model, judge, walked, rows, config, tick, first_second=FIRST_SECONDS)
+        read, begun, ended = _watch(model, judge, walked, rows, config, tick, first_second=FIRST_SECONDS)
         motions.append(read)
-        looks.append((impression(classifier, first), impression(classifier, last)))
+        looks.append((impression(classifier, begun), impression(classifier, ended)))
     first, last = (joined([pair[i] for pair in looks]) for i in range(2))
     wanted = shown(walked.walks.scenes)
     found_BFM = torch.cat(motions)

@@ -15,10 +15,13 @@ from msgspec.structs import replace
 
 from millstream.commands.train.stage_progress import StageProgress
 from millstream.commands.train.tune import start_command
+from millstream.core.config import ActionsConfig, ConditionsConfig
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS, find_model
 from millstream.models.brook.bundle import build
+from millstream.models.conditions.files import conditions_in
 from millstream.train.brook import BrookRun
+from millstream.train.data.actions_file import KEYS
 from millstream.train.distil.pool_training import PoolTraining
 from millstream.train.evaluate import held_back
 from millstream.train.plan import read_plan
@@ -62,7 +65,7 @@ def test_a_plan_says_how_it_is_started(ranks: int, command: str) -> None:
 
 
 def test_every_stage_leaves_its_log_and_the_run_its_model(run: Path) -> None:
-    stages = ["vae", "teacher", "ode", "self-forcing", "polish", "classifier"]
+    stages = ["vae", "teacher", "ode", "self-forcing", "polish", "classifier", "motion"]
     for stage in stages:
         lines = [json.loads(line) for line in (run / f"{stage}.jsonl").read_text().splitlines()]
         assert lines[0]["step"] == 0
@@ -180,6 +183,66 @@ def test_what_was_trained_is_judged(run: Path, tmp_path: Path) -> None:
         for moment in moments
     )
     assert {path.name for path in plots.iterdir()} == {"adherence.png", "drift.png"}
+
+
+def test_what_was_trained_is_steered_by_keys_and_replayed_exactly(run: Path, tmp_path: Path) -> None:
+    events = tmp_path / "events.json"
+    events.write_text('[{"at": 1, "type": "actions", "keys": ["left", "w"], "look": [9, 0]}]')
+    weights = run / "brook.safetensors"
+    assert conditions_in(weights) == ConditionsConfig(actions=ActionsConfig(keys=KEYS, look=True))
+    streams = list[bytes]()
+    for name, more in (("idle", []), ("steered", ["--events", events])):
+        journal = tmp_path / f"{name}.jsonl"
+        asked = [
+            "--weights",
+            weights,
+            "--size",
+            "64x64",
+            "--chunks",
+            3,
+            "--seed",
+            3,
+            "--precision",
+            "fp32",
+            "--quiet",
+            *more,
+        ]
+        out = ["--out", tmp_path / f"{name}.mp4", "--journal", journal]
+        assert millstream("generate", "a red boat on the sea, on a walk", *asked, *out)[0] == 0
+        streams.append(journal.read_bytes())
+        code, said, _ = millstream("replay", journal, "--check")
+        assert (code, "identical" in said) == (0, True)
+    idle, steered = (
+        [line["digest"] for line in map(json.loads, lines.splitlines()) if "digest" in line]
+        for lines in streams
+    )
+    assert len(steered) == len(idle) == 3
+    assert steered[0] == idle[0]
+    assert steered[2] != idle[2], "the key is held from the last chunk on"
+
+
+def test_walks_by_keys_are_judged(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "judged.json"
+    options = [
+        "--weights",
+        run / "brook.safetensors",
+        "--count",
+        2,
+        "--device",
+        "cpu",
+        "--steps",
+        1,
+        "--out",
+        out,
+    ]
+    judge = ["--motion", run / "motion.safetensors"]
+    assert millstream("train", "eval", *options, *judge, "--response-pairs", 0)[0] == 0
+    found = json.loads(out.read_text())["steering"]
+    assert found["walks"] == 2
+    assert set(found["streamed"]["correlation"]) == {"ahead", "aside", "turn", "tilt"}
+    code, _, said = millstream("train", "eval", "--device", "cpu", "--weights", "random", *judge)
+    assert code != 0
+    assert "this model takes no keys" in said
 
 
 JUDGE_IN_MINIATURE = ("judge", "--clips", 2, "--steps", 2, "--batch", 2, "--size", 16)
