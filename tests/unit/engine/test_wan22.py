@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from millstream.core.conditions import Picture
+from millstream.core.config import VAEConfig
 from millstream.core.controls import SetImage, SetPrompt
 from millstream.core.errors import ConfigError
 from millstream.core.presets import MODELS
@@ -132,3 +133,11 @@ def test_tiles_and_tiny_decoders_of_it_are_refused_in_one_line() -> None:
         refuse_split(SPEC)
     with pytest.raises(ConfigError, match="leave the preview decoder out"):
         load_tiny_decoder(Path("taew2_1.pth"), SPEC, device=CPU, dtype=torch.float32)
+
+
+def test_the_preset_names_a_mean_and_a_spread_for_each_of_48_channels() -> None:
+    vae = MODELS["wan2.2-ti2v-5b"].vae
+    assert isinstance(vae, VAEConfig)
+    assert len(vae.mean) == len(vae.std) == vae.channels == 48
+    assert all(0.3 < spread < 2 for spread in vae.std)
+    assert all(abs(mean) < 1 for mean in vae.mean)
