@@ -358,19 +358,19 @@ SURFACE = {
     "course run": {"--predict"},
     "course check": {"--folder", "--solution"},
     "course quiz": {"--count", "--seed", "--topic"},
-    "train brook": {"--device", "--dry-run", "--out", "--recipe", "--smoke", "--until"},
+    "train brook": {"--device", "--dry-run", "--out", "--recipe", "--set", "--smoke", "--until"},
     "train decoder": {"--batch", "--device", "--out", "--steps", "--streams", "--weights"},
     "train judge": {"--architecture", "--batch", "--clips", "--device", "--out", "--seed", "--size", "--steps"},
     "train ranges": {"--count", "--device", "--weights"},
     "train eval": {
-        "--classifier", "--count", "--device", "--out", "--plots", "--precision", "--response-pairs", "--seconds", "--steps",
+        "--classifier", "--count", "--device", "--motion", "--out", "--plots", "--precision", "--response-pairs", "--seconds", "--steps",
         "--weights",
     },
     "train recipe": {"--deepspeed", "--device", "--dry-run", "--out"},
     "train compare": {"--out"},
     "train translate": {"--ranks"},
     "train data prepare": {
-        "--across-cuts", "--brightness", "--clips", "--device", "--frames", "--model", "--motion", "--out", "--part", "--sizes",
+        "--across-cuts", "--actions", "--brightness", "--clips", "--device", "--frames", "--model", "--motion", "--out", "--part", "--sizes",
         "--stride", "--weights",
     },
     "train data world": {
