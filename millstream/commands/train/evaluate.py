@@ -35,7 +35,12 @@ from millstream.train.evaluate.response import (
     measure_response,
     response_ticks,
 )
-from millstream.train.evaluate.walks import Steering, actions_of_model, measure_steering, steering_ticks
+from millstream.train.evaluate.walks import (
+    SteeringFigures,
+    actions_of_model,
+    measure_steering,
+    steering_ticks,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +87,7 @@ class Figures:
     adherence: tuple[Adherence, ...]
     response: tuple[Response, ...]
     """Empty where none was asked for, or where the judge recognises no scene at a glimpse."""
-    steering: Steering | None
+    steering: SteeringFigures | None
     """None where no judge of motion was given."""
 
 
@@ -156,7 +161,7 @@ def _responses(engine: Engine, judge: AttributeNet, config: StreamConfig, count:
 
 def _steering(
     engine: Engine, judge: AttributeNet, config: StreamConfig, request: EvalRequest
-) -> Steering | None:
+) -> SteeringFigures | None:
     if request.motion is None:
         return None
     motion = load_motion_judge(request.motion, engine.device)
@@ -168,7 +173,7 @@ def _steering(
         )
 
 
-def _steering_table(found: Steering) -> Table:
+def _steering_table(found: SteeringFigures) -> Table:
     """A row for each way to move."""
     table = Table(
         "motion", "correlation", "right side", "drift a second", "frames", title="motion under keys"

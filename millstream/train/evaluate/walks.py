@@ -92,7 +92,7 @@ class MotionFigures:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Steering:
+class SteeringFigures:
     """All that was found of a model's walks."""
 
     walks: int
@@ -167,7 +167,7 @@ def measure_steering(
     seconds: float,
     renders: int = 0,
     tick: Tick = lambda: None,
-) -> Steering:
+) -> SteeringFigures:
     """Stream `count` walks, and read their motion; of `renders` of them what the judge reads in renders."""
     walked = scripted_walks(count, seconds, config, actions_of_model(model))
     motions = []
@@ -185,7 +185,7 @@ def measure_steering(
         part = min(renders, count)
         rendered, seen = _of_renders(judge, classifier, walked, part, model.device)
         adherence["rendered"] = _named(seen, {name: is_B[:part] for name, is_B in wanted.items()})
-    return Steering(
+    return SteeringFigures(
         walks=count,
         seconds=seconds,
         streamed=motion_figures(found_BFM, walked.asked_BFM[:, 1:]),
