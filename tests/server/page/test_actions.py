@@ -286,3 +286,27 @@ def test_keys_and_a_picture_fit_on_the_screen(
         assert outer["x"] <= inner["x"]
         assert inner["x"] + inner["width"] <= outer["x"] + outer["width"]
         assert inner["y"] + inner["height"] <= outer["y"] + outer["height"]
+
+
+def test_a_picture_and_what_words_are_read_as_have_room_beside_each_other(
+    page: Page, server: FakeStream
+) -> None:
+    begin(page, server)
+    heights = page.evaluate(
+        """() => {
+            const lines = {
+                understood: "Understood: vessels → boat, stormy → rainy",
+                unknown: "Not understood: “two”",
+            };
+            document.querySelector(".said .status").textContent = "Prompt applied at chunk 12";
+            for (const [id, text] of Object.entries(lines)) {
+                const line = document.getElementById(id);
+                line.textContent = text;
+                line.hidden = false;
+            }
+            document.getElementById("given").hidden = false;
+            for (const button of document.querySelectorAll("#given button")) button.hidden = false;
+            return ["understood", "unknown"].map((id) => document.getElementById(id).offsetHeight);
+        }"""
+    )
+    assert max(heights) <= 60, f"lines of words are {heights} pixels high: letters stand below each other"
