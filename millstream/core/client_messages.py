@@ -75,7 +75,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """Picture to begin from: a PNG, JPEG, WebP, GIF, BMP or TIFF file in base64, or a clip, whose end is taken;
     at most `max_frame_bytes` and 50 megapixels."""
     fit: Literal["crop", "pad"] = "crop"
-    """How `image` comes to the stream's shape: cut at the sides, or with borders."""
+    """Fitting of `image` to the stream's shape: cut at the sides, or with borders."""
     input: bool = False
     """True: the client sends frames, which the stream then restyles."""
     source: str = ""

@@ -25,7 +25,7 @@ MAX_TURN = 180.0
 MAX_STEP = 100.0
 """Farthest that a camera moves within one latent frame, in the model's units of length."""
 ROTATION_ERROR = 1e-3
-"""How far a rotation's rows may be from orthonormal."""
+"""Largest distance of a rotation's rows from orthonormal."""
 MAX_PICTURE_FRAMES = 4096
 MAX_PICTURE_BYTES = 16 * 2**20
 """Most bytes of pictures, as they are packed, that wait in a session: they are part of what is saved of it."""
@@ -136,7 +136,7 @@ class BeginFrom(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Picture that an epoch begins with, in the envelope of its first chunk."""
 
     digest: str
-    """That of the `Picture`."""
+    """Digest of the `Picture`."""
     frames: int = 1
     """Latent frames that it makes: the epoch's first ones, before this chunk's or within it."""
 

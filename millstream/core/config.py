@@ -13,7 +13,7 @@ from millstream.core.schedule import noise_levels
 Positions = Literal["absolute", "windowed"]
 Anchor = Literal["off", "latent", "decoded"]
 Sampler = Literal["renoise", "unipc"]
-"""How a chunk gets from one noise level to the next: fresh noise on its clean estimate, or a step of a
+"""Way of a chunk from one noise level to the next: fresh noise on its clean estimate, or a step of a
 multistep solver (`models/unipc.py`)."""
 
 SPATIAL_STRIDE = 8
@@ -229,7 +229,7 @@ class StreamConfig:
     """Noise levels of an epoch's first chunk, also of the first after a picture; None: as `steps`. Models of
     one or two steps are trained with more there, where there is no past to go by."""
     sampler: Sampler = "renoise"
-    """How a chunk gets from one level to the next."""
+    """Way of a chunk from one level to the next."""
     shift: float = 5.0
     """Moves `steps` towards more noise, as in training; used when `warp` is on."""
     warp: bool = True
@@ -318,7 +318,7 @@ class ModelSpec:
     default_prompt: str = ""
     """Prompt that an empty one stands for; without it an empty prompt is refused."""
     conditions: ConditionsConfig = NO_CONDITIONS
-    """What steers it besides words."""
+    """Conditions that steer it besides words."""
 
     def __post_init__(self) -> None:
         if self.stream.stride != self.stride:

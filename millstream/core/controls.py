@@ -147,10 +147,10 @@ class SetImage(Control, frozen=True, kw_only=True, tag="image"):
     image: bytes = b""
     """A picture file (PNG, JPEG, WebP, GIF, BMP or TIFF; base64 in JSON), or a clip, whose end is taken."""
     picture: Picture | None = None
-    """The same, fitted to the stream's size: a server makes it of `image`, and refuses one that a client
+    """Picture fitted to the stream's size: a server makes it of `image`, and refuses one that a client
     sends."""
     fit: Literal["crop", "pad"] = "crop"
-    """How `image` comes to the stream's shape: cut at the sides, or with borders."""
+    """Fitting of `image` to the stream's shape: cut at the sides, or with borders."""
     mode: ImageMode = "cut"
     """cut: the picture is the next frame, and the stream goes on from it; blend: the stream moves towards it
     over `chunks` chunks."""

@@ -64,7 +64,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[float, ...]
     """Noise levels as the model sees them, 0 to 1000, high to low."""
     sampler: Sampler = "renoise"
-    """How its latents get from one level to the next."""
+    """Way of its latents from one level to the next."""
     commit: bool
     context_noise: float
     expected_calls: int

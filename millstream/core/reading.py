@@ -1,4 +1,4 @@
-"""What a model makes of a prompt's text, word by word."""
+"""A prompt's text as a model reads it, word by word."""
 
 from __future__ import annotations
 

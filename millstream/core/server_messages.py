@@ -44,7 +44,7 @@ class Takes(msgspec.Struct, frozen=True, kw_only=True):
     look: bool = False
     """True if the view turns by `look` of an `actions` control."""
     axes: int = 0
-    """How many axes of a gamepad it takes."""
+    """Number of a gamepad's axes that it takes."""
     camera: bool = False
     """True if it takes `camera` controls."""
 
@@ -69,7 +69,7 @@ class Hello(ServerMessage, frozen=True, kw_only=True, tag="hello"):
     sources: tuple[str, ...] = ()
     """Names that a session may have as its `source`."""
     takes: Takes = Takes()
-    """What steers the model besides words; other controls are refused."""
+    """Conditions that steer the model besides words; other controls are refused."""
 
 
 class WaitingMessage(ServerMessage, frozen=True, kw_only=True, tag="waiting"):

@@ -343,7 +343,7 @@ class Generator:
             )
 
     def _entries(self, envelope: Envelope, conditions: tuple[FrameConditions, ...]) -> Entries:
-        """What enters every call over these frames of a session."""
+        """Return the entries of every call over these frames of a session."""
         return self.injectors.entries(conditions, envelope.latent_size)
 
     def _here(self, x: Tensor) -> Tensor:

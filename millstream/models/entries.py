@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Entries(NamedTuple):
-    """What enters a DiT with one call. Nothing, where it is None: the same bits as without."""
+    """Tensors that enter a DiT with one call. Nothing enters where one is None: the same bits as without."""
 
     channels_BFCYX: Tensor | None = None
     """Concatenated to the latents, in a DiT whose configuration has `entry_channels`."""

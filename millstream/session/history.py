@@ -125,7 +125,7 @@ class History:
         return torch.cat([anchor.to(context.dtype), context[:, 1:]], dim=1)
 
     def anchor_frames(self, envelope: Envelope) -> int:
-        """How many of the latent frames that a chunk shows must be decoded before the next chunk's anchor is there."""
+        """Count the latent frames of a chunk that must be decoded before the next chunk's anchor is there."""
         first, *_ = self.context_after(envelope)
         return max(0, first - envelope.shown_from + 1) if has_anchor(first) else 0
 

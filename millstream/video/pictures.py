@@ -250,7 +250,7 @@ def _padded(frame_HW3: np.ndarray, size: Size) -> np.ndarray:
 
 
 def _cut_note(source: Size, size: Size, fit: Fit) -> list[str]:
-    """What a crop leaves outside; `source` is width and height, as Pillow says it."""
+    """Say how much a crop leaves outside; `source` is width and height, as Pillow says it."""
     if fit == "pad":
         return []
     width, height = source

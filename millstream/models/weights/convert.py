@@ -46,7 +46,7 @@ class PartReport:
     unexpected: tuple[str, ...]
     reshaped: tuple[str, ...]
     chosen: str
-    """Which of two generators it is, where a file has both."""
+    """Name of the generator that was taken, where a file has two."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -65,7 +65,7 @@ class Shard:
     infos: Mapping[str, TensorInfo]
     _fetch: Callable[[str], Tensor]
     chosen: str = ""
-    """Which of two generators it is, by the file's name for it; empty where the file has no two."""
+    """Name of the generator that was taken, as the file has it; empty where the file has no two."""
 
     def read(self, name: str) -> Tensor:
         with _clear_errors(self.path):

@@ -15,7 +15,7 @@ from millstream.core.client_messages import ProtocolError
 from millstream.core.controls import SetCamera
 
 UNIT_ERROR = 1e-3
-"""How far a quaternion's length may be from 1."""
+"""Largest distance of a quaternion's length from 1."""
 
 
 class CameraData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

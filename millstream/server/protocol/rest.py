@@ -116,7 +116,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     defaults: Defaults
     examples: tuple[str, ...]
     takes: Takes
-    """What steers it besides words."""
+    """Conditions that steer it besides words."""
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,7 +33,7 @@ class ModelCard:
     """True if sessions can go on at another server."""
     sources: Sources = field(default_factory=Sources)
     conditions: ConditionsConfig = NO_CONDITIONS
-    """What steers the model besides words."""
+    """Conditions that steer the model besides words."""
 
     @property
     def takes(self) -> Takes:

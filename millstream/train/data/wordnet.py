@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 Part = Literal["noun", "verb", "adj", "adv"]
 PARTS: tuple[Part, ...] = ("noun", "verb", "adj", "adv")
 FOLDER = Path("/usr/share/wordnet")
-"""Where Debian puts it."""
+"""Folder that Debian puts it in."""
 
 _PART_OF: Mapping[str, Part] = {"n": "noun", "v": "verb", "a": "adj", "s": "adj", "r": "adv"}
 _PART_NUMBERS: Mapping[str, Part] = {"1": "noun", "2": "verb", "3": "adj", "4": "adv", "5": "adj"}

@@ -65,7 +65,7 @@ class Painted:
     shown: tuple[Tensor, Tensor] | None = None
     """Past as the student saw it, and its noise levels [B, F], where it was not the clean one."""
     entries: Entries = NO_ENTRIES
-    """What enters beside the frames of the past."""
+    """Entries beside the frames of the past."""
 
 
 class Painting(Protocol):

@@ -119,7 +119,7 @@ class BatchStream:
         return clean
 
     def _entries(self, frames: list[int]) -> Entries:
-        """What enters with what is held in these frames."""
+        """Return the entries of the actions in these frames."""
         if self._actions_BFA is None or frames[-1] >= self._actions_BFA.shape[1]:
             return NO_ENTRIES
         weight = next(self._model.injectors.parameters())

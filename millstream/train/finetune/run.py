@@ -104,7 +104,7 @@ class TuningRun(TrainingRun[TuningReport]):
         self.sequence = SizedSequence(noising.layout(clips.card.latent_frames), spec.dit, first_size, device)
         dit = self._load(role)
         self.injectors = self._load_injectors() if recipe.actions else None
-        """Those that learn."""
+        """Injectors that learn."""
         learns = [dit] if self.injectors is None else [dit, self.injectors]
         self.learning = sum(
             weight.numel() for part in learns for weight in part.parameters() if weight.requires_grad

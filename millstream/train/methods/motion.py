@@ -18,7 +18,7 @@ from millstream.train.methods.classify import soften
 from millstream.train.share import ALONE, BatchShare
 
 MIRRORED = tuple(-1.0 if name in ("aside", "turn") else 1.0 for name in MOTIONS)
-"""What becomes of each motion in a mirror."""
+"""Sign of each motion in a mirror."""
 
 
 class MotionMethod:

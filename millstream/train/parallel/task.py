@@ -43,7 +43,7 @@ class FlowRows(NamedTuple):
     memory: Memory | None = None
     """Memory that these rows attend in, if not the task's."""
     entries: Entries = NO_ENTRIES
-    """What enters beside each of their frames."""
+    """Entries beside each of their frames."""
     actions_BFA: Tensor | None = None
     """What is held in each of their frames, for a model whose injectors learn what that does."""
 

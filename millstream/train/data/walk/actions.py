@@ -1,4 +1,4 @@
-"""What a walker does in every frame: keys that are held and how far he looks, and seeded tracks of it.
+"""Actions of a walker in every frame: keys that are held and how far he looks, and seeded tracks of it.
 
 A track is made of spells, as people walk: some seconds ahead, a turn, a look around, a stop. Nothing here
 knows where the walker is.

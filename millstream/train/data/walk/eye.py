@@ -38,14 +38,14 @@ class Mood:
     cloud: Tensor
     shade: Tensor
     haze: Tensor
-    """What distance fades into, and the sky at the horizon."""
+    """Colour that distance fades into, and of the sky at the horizon."""
     grey: Tensor
     dull: Tensor
     """0 under an open sky, up to 1 under a closed one."""
     sun: Tensor
     """Direction of the sun or moon [N, 3]: east, up, south."""
     strength: Tensor
-    """Of direct light."""
+    """Colour of direct light."""
     sight: Tensor
     """Metres."""
     cover: Tensor

@@ -56,7 +56,7 @@ def shine_on(
 
 
 def through_air(eye: Eye, image: Tensor, x: Tensor, y: Tensor, z: Tensor, far: Tensor) -> Tensor:
-    """What distance (metres) does to a colour, in directions of length 1."""
+    """Fade a colour by distance (metres), in directions of length 1."""
     air = 1 - torch.exp(-(far / eye.mood.sight).clamp(max=30))
     return torch.lerp(image, gradient(eye.mood, x, y * 0.0, z), air[:, None])
 

@@ -149,7 +149,7 @@ class _Grid:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Around:
-    """What the grids of a frame share."""
+    """Parts that the grids of a frame share."""
 
     eye: Eye
     window: LandWindow

@@ -114,7 +114,7 @@ class Walks:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moments:
-    """Where the things are; all [B, 2, T] in float64."""
+    """Places of the things; all [B, 2, T] in float64."""
 
     x: Tensor
     y: Tensor
@@ -261,7 +261,7 @@ def _altitude(scenes: Scenes, level: Tensor, eye: Tensor, far: Tensor, half: Ten
 
 
 def things_at(walks: Walks, time_T: Tensor) -> Moments:
-    """Where the things are at moments, in seconds since the walk began."""
+    """Return the places of the things at moments, in seconds since the walk began."""
     scenes = walks.scenes
     time = time_T.double()
     motion = walks.pair("motion")[..., None]

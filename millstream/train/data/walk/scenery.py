@@ -28,7 +28,7 @@ FIR, ROUND, ROCK, CACTUS = range(4)
 _DENSITY = {"hills": 0.10, "sea": 0.10, "desert": 0.05, "city": 0.0, "forest": 0.72, "space": 0.0}
 """Share of cells with a tree where trees are, before groves thin them out."""
 _GROVES = {"hills": 1.0, "sea": 0.6, "desert": 0.3, "city": 0.0, "forest": 0.35, "space": 0.0}
-"""How much trees keep to groves."""
+"""Pull of groves on trees, 0 to 1."""
 _HOUSES = {"hills": 0.10, "sea": 0.10, "desert": 0.0, "city": 0.88, "forest": 0.02, "space": 0.0}
 """Share of house cells with a house."""
 _KINDS = {  # firs, round trees and rocks up to so much; what is left are cacti
@@ -89,9 +89,9 @@ class Houses:
     half_x: Tensor
     half_z: Tensor
     tall: Tensor
-    """Of the walls, metres."""
+    """Height of the walls, metres."""
     roof: Tensor
-    """Of the gable; 0 where the roof is flat."""
+    """Height of the gable; 0 where the roof is flat."""
     turn: Tensor
     """Radians, to the right."""
     lot: Tensor
@@ -113,7 +113,7 @@ def cells_around(places: Places, size: float, radius: float) -> tuple[Tensor, Te
 def trees_in(
     across: Tensor, along: Tensor, tile: Tensor, seed: Tensor, setting: Tensor, clearing: Clearing
 ) -> Trees:
-    """What stands in cells [N, C] of `TREE_CELL`. Water and paths are for the caller to heed."""
+    """Return the trees in cells [N, C] of `TREE_CELL`. Water and paths are for the caller to heed."""
     word = hash_cells(across, along, (seed ^ 0x51ED270B)[:, None])
     x, z = _middle(across, along, tile, TREE_CELL)
     dtype = clearing.x0.dtype
@@ -138,7 +138,7 @@ def trees_in(
 def houses_in(
     across: Tensor, along: Tensor, tile: Tensor, seed: Tensor, setting: Tensor, clearing: Clearing
 ) -> Houses:
-    """What stands in cells [N, C] of `HOUSE_CELL`."""
+    """Return the houses in cells [N, C] of `HOUSE_CELL`."""
     word = hash_cells(across, along, (seed ^ 0x3C6EF372)[:, None])
     x, z = _middle(across, along, tile, HOUSE_CELL)
     city = (setting == CITY)[:, None].expand_as(word)

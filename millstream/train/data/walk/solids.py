@@ -157,7 +157,7 @@ class Blocks:
     low: Tensor
     high: Tensor
     slant: Tensor
-    """How steep a roof is, up for each metre across; 0 of a box."""
+    """Slope of a roof, metres up for each metre across; 0 of a box."""
     ridge: Tensor
     """Height of the ridge."""
     paint: Tensor
@@ -538,7 +538,7 @@ def _facade(
 
 
 class Casters(NamedTuple):
-    """What casts shadows."""
+    """Return the solids that cast shadows."""
 
     boxes: Boxes
     foot: Tensor

@@ -1,4 +1,4 @@
-"""Where lines of sight meet the land, without marching: the land is sampled on rings around the eye, and the
+"""Points where lines of sight meet the land, without marching: the land is sampled on rings around the eye, and the
 steepest rise so far along each direction tells which ring hides what lies behind it.
 
 A line of sight at a given rise ends between two neighbouring rings, found by halving. There the land's own
@@ -50,7 +50,7 @@ class Horizon:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hits:
-    """Where samples meet the land; all [N, P]."""
+    """Points where samples meet the land; all [N, P]."""
 
     far: Tensor
     """Along the ground, metres."""

@@ -40,7 +40,7 @@ LOOK_SPEED = 30.0
 PITCH_LIMIT = 40.0
 """Degrees, up and down."""
 WADE = 0.25
-"""How deep water may be where one walks, metres."""
+"""Depth of water that one still walks through, metres."""
 SHOULDER = 0.35
 """Distance that is kept from walls and trunks, metres."""
 LOOKS_AHEAD = 16
@@ -49,7 +49,7 @@ LOOKS_AHEAD = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Poses:
-    """Where the eye is and looks in each frame; all [B, T] in float64."""
+    """Place and direction of the eye in each frame; all [B, T] in float64."""
 
     x: Tensor
     y: Tensor

@@ -22,7 +22,7 @@ SIDE = 256
 SNAP = 64.0
 """Windows stand around multiples of this, metres."""
 REACH = CELLS[-1] * (SIDE / 2 - 1) - SNAP
-"""How far a window certainly reaches, metres."""
+"""Distance that a window certainly reaches, metres."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
