@@ -18,6 +18,7 @@ from millstream.load.host import Host
 from millstream.load.run import LoadRequest, put_load
 from millstream.server.transport.tasks import stop_all
 from tests.server.attacked import Attacked, attacked_here, quiet_log
+from tests.server.serving import wait_until
 from tests.server.small_server import small_server
 from tests.soak.abuse import parse
 from tests.soak.abuses.__main__ import attack
@@ -111,7 +112,7 @@ def test_every_kind_of_abuse_gets_something_done_and_leaves_the_server_ready(tmp
 
     with attacked_here(tmp_path) as server, quiet_log():
         did = dict(zip(ABUSES, asyncio.run(all_kinds(server)), strict=True))
-        assert server.is_ready()
+        wait_until(server.is_ready, "the attackers' connections are gone and it answers")
     assert [kind for kind, done in did.items() if not done] == []
 
 

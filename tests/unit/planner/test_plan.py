@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from millstream.commands.main import app
 from millstream.commands.plan.options import PlanOptions
+from millstream.core.config import VAEConfig
 from millstream.core.errors import ConfigError, UnknownModel
 from millstream.core.presets import MODELS
 from millstream.core.topology import Topology, divisors
@@ -241,7 +242,10 @@ def test_wan_22s_checkpoint_is_known_with_its_vae(tmp_path: Path) -> None:
         (tmp_path / name / "config.json").write_text(json.dumps(config))
     for name in ("original", "both"):
         spec = resolve_model(str(tmp_path / name))
-        assert (spec.dit, spec.vae, spec.stream) == (preset.dit, preset.vae, preset.stream)
+        assert isinstance(spec.vae, VAEConfig)
+        assert isinstance(preset.vae, VAEConfig)
+        assert (spec.dit, spec.stream) == (preset.dit, preset.stream)
+        assert replace(spec.vae, mean=(), std=()) == replace(preset.vae, mean=(), std=())
 
 
 @pytest.mark.parametrize(
