@@ -286,7 +286,7 @@ def _with_pictures(path: Path | None, events: tuple[Event, ...], config: StreamC
 def _num_frames(
     options: GenerateOptions, config: StreamConfig, *, has_input: bool, before: int
 ) -> int | None:
-    """How many pixel frames to write; None is as many as the input has. `before` are latent frames of a
+    """Return the number of pixel frames to write; None is as many as the input has. `before` are latent frames of a
     picture, which are shown first."""
     if options.seconds is not None and options.chunks is not None:
         raise ConfigError("give either --seconds or --chunks, not both")

@@ -183,7 +183,7 @@ class SetActions(Control, frozen=True, kw_only=True, tag="actions"):
     axes: tuple[float, ...] = ()
     """Positions of a gamepad's axes, -1 to 1: left stick x and y, right stick x and y."""
     t: float = 0.0
-    """Any number, such as the client's time when the key was pressed; comes back nowhere, but is logged."""
+    """Any number, such as the client's time when the key was pressed; the server makes no use of it."""
 
     def check(self) -> None:
         check_keys(self.keys)
@@ -195,10 +195,15 @@ class SetActions(Control, frozen=True, kw_only=True, tag="actions"):
 
     def after(self, earlier: SetActions) -> SetActions:
         """Return both as one control."""
-        let_go = set(earlier.keys) - set(self.keys)
-        tapped = sorted({*earlier.tapped, *self.tapped, *let_go})[:MAX_KEYS]
         look = (earlier.look[0] + self.look[0], earlier.look[1] + self.look[1])
-        return msgspec.structs.replace(self, tapped=tuple(tapped), look=look)
+        return msgspec.structs.replace(
+            self, tapped=self.tapped_since(earlier.keys, earlier.tapped), look=look
+        )
+
+    def tapped_since(self, held: tuple[str, ...], tapped: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the keys that were pressed and released, given those that were held and tapped before."""
+        let_go = set(held) - set(self.keys)
+        return tuple(sorted({*tapped, *self.tapped, *let_go})[:MAX_KEYS])
 
 
 class SetCamera(Control, frozen=True, kw_only=True, tag="camera"):

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from millstream.core.conditions import (
-    MAX_KEYS,
     MAX_PICTURE_BYTES,
     MAX_TURN,
     STILL,
@@ -160,11 +159,13 @@ class Steering(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def acted(self, control: SetActions) -> Steering:
         """Return the state after a control of keys, mouse and gamepad."""
-        let_go = set(self.keys) - set(control.keys)
-        tapped = sorted({*self.tapped, *control.tapped, *let_go})[:MAX_KEYS]
         look = (_within_turn(self.look[0] + control.look[0]), _within_turn(self.look[1] + control.look[1]))
         return msgspec.structs.replace(
-            self, keys=tuple(sorted(control.keys)), tapped=tuple(tapped), look=look, axes=control.axes
+            self,
+            keys=tuple(sorted(control.keys)),
+            tapped=control.tapped_since(self.keys, self.tapped),
+            look=look,
+            axes=control.axes,
         )
 
     def moved(self, control: SetCamera) -> Steering:

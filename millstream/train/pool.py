@@ -48,7 +48,7 @@ class LatentPool:
     walks_K: Tensor | None = None
     """True for clips in which one walks, by keys or not; in the others nothing is ever held."""
     things_KFYX: Tensor | None = None
-    """How much of each latent cell is a thing, of 255, where a loss may ask for it; 0 if nobody knows."""
+    """Share of each latent cell that is a thing, of 255, where a loss may ask for it; 0 if it is not known."""
 
     def draw(self, batch: int, generator: torch.Generator, share: BatchShare = ALONE) -> Drawn:
         clip = share.integers(len(self.latents_KFCYX), batch, generator)

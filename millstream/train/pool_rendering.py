@@ -103,7 +103,7 @@ def rendered_walks(
 
 
 def walk_vectors(actions: Actions, config: ActionsConfig) -> Tensor:
-    """What is held and looked in each latent frame [B, F, A]."""
+    """Return the actions of each latent frame [B, F, A]."""
     look = actions.look * actions.look.new_tensor(UP_TO_DOWN)
     return grouped_actions(numbers_of(actions.keys, look, KEYS, config), config)
 
@@ -118,7 +118,7 @@ def walk_wordings(clips: WalkClips, plan: RunPlan) -> Callable[[int], list[str]]
 
 
 def covered(masks_BT2YX: Tensor) -> Tensor:
-    """How much of each latent cell any thing covers [B, F, Y, X], of 255: the most in its frames."""
+    """Return the share of each latent cell that any thing covers [B, F, Y, X], of 255: the most in its frames."""
     batch, frames = masks_BT2YX.shape[:2]
     assert frames % TEMPORAL_STRIDE == 1, f"{frames} frames are not 1 and then groups of {TEMPORAL_STRIDE}"
     any_thing = masks_BT2YX.amax(dim=2).flatten(0, 1)[:, None].float()

@@ -137,7 +137,7 @@ class DownLevel(nn.Module):
         return y + self._means(x, carry)
 
     def _means(self, x_BCTYX: Tensor, carry: Carry) -> Tensor:
-        """Where frames are merged the epoch's first one is merged with one of zeros before it."""
+        """Average frames; the epoch's first one is merged with one of zeros before it."""
         time, space = self.factors
         if carry.starts_epoch:
             x_BCTYX = F.pad(x_BCTYX, (0, 0, 0, 0, time - 1, 0))
@@ -163,7 +163,7 @@ class UpLevel(nn.Module):
         return y + self._repeated(x, carry)
 
     def _repeated(self, x_BCTYX: Tensor, carry: Carry) -> Tensor:
-        """Where frames are doubled the epoch's first one stays single."""
+        """Repeat frames; the epoch's first one stays single."""
         time, space = self.factors
         x = x_BCTYX.repeat_interleave(self.repeats, dim=1).unflatten(1, (-1, time, space, space))
         x = x.permute(0, 1, 5, 2, 6, 3, 7, 4).flatten(6, 7).flatten(4, 5).flatten(2, 3)

@@ -10,7 +10,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from millstream.core.config import StreamConfig, pixel_frames
+from millstream.core.config import StreamConfig
 from millstream.core.errors import Overloaded
 from millstream.server.sessions.threads import start_threads
 from millstream.video.pictures import Fit, FittedPicture, fit_file
@@ -35,13 +35,12 @@ class PictureFitter:
         """Read a picture, or the end of a clip, as large as a stream's frames. Raises what is wrong with it."""
         if self._waiting >= MAX_WAITING:
             raise Overloaded(f"{MAX_WAITING} pictures wait to be read already; send it again in a moment")
-        most = max(1, config.window - config.frames_per_chunk)
         work = partial(
             fit_file,
             data,
             height=config.height,
             width=config.width,
-            num_frames=pixel_frames(0, most),
+            num_frames=config.begin_frames,
             fit=fit,
             max_pixels=MAX_CLIP_PIXELS,
         )

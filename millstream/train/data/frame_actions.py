@@ -18,9 +18,10 @@ from torch import Tensor
 from millstream.core.conditions import FrameActions
 from millstream.core.config import TEMPORAL_STRIDE, ActionsConfig
 from millstream.models.conditions.actions import LOOK_UNIT, action_vectors
+from millstream.train.data.actions_file import SUFFIXES as FORMATS
 from millstream.train.data.actions_file import ActionRow
 
-SUFFIXES = (".actions.csv", ".actions.jsonl")
+SUFFIXES = tuple(f".actions{suffix}" for suffix in FORMATS)
 """Endings of a file beside a video `clip.mp4`: `clip.actions.csv`, one line a frame."""
 
 
@@ -90,7 +91,7 @@ def numbers_of(
 
 
 def idle_before(actions_BFA: Tensor | None, given: int) -> Tensor | None:
-    """What is held in each frame of clips whose first frames are given: nothing in those, as in a session's."""
+    """Return the actions of each frame of clips whose first frames are given: nothing in those, as in a session's."""
     if actions_BFA is None or not given:
         return actions_BFA
     return torch.cat([torch.zeros_like(actions_BFA[:, :given]), actions_BFA[:, given:]], dim=1)

@@ -269,7 +269,7 @@ class Forms:
         self._irregular = wordnet.irregular
 
     def plurals(self, name: str) -> tuple[str, ...]:
-        """Of a phrase, its last word's."""
+        """Return the plurals of a word; of a phrase, its last word's."""
         *first, last = name.split()
         found = self._irregular["noun"].get(last)
         if found is None:

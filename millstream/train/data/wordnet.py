@@ -23,7 +23,7 @@ _PART_NUMBERS: Mapping[str, Part] = {"1": "noun", "2": "verb", "3": "adj", "4": 
 class SynsetId(NamedTuple):
     part: Part
     offset: int
-    """Where its line begins in the file of this part of speech."""
+    """Byte at which its line begins in the file of this part of speech."""
 
 
 class Relation(NamedTuple):
@@ -52,7 +52,7 @@ class Sense(NamedTuple):
 
     synset: SynsetId
     met: int
-    """How often it was met with in tagged texts; of most words, never."""
+    """Number of times that it stands in tagged texts; of most words, never."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

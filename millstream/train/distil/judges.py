@@ -50,7 +50,7 @@ class Judged(NamedTuple):
     seen: Noised
     text_BSE: Tensor
     entries: Entries = NO_ENTRIES
-    """What enters beside the frames of the past, the judged ones at its end."""
+    """Entries beside the frames of the past, the judged ones at its end."""
 
 
 class Judging(Protocol):

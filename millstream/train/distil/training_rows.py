@@ -46,7 +46,7 @@ class ClipBatch(NamedTuple):
     clean_BFCYX: Tensor
     text_BSE: Tensor
     actions_BFA: Tensor | None = None
-    """What was held in each frame, of a model that takes any."""
+    """Actions of each frame, of a model that takes any."""
 
 
 def clip_batch(clips: ClipSet, numbers: Sequence[int], step: int, *, batch: int, seed: int) -> ClipBatch:
@@ -86,7 +86,7 @@ class DistilSetting:
 
     @torch.no_grad()
     def entries(self, actions_BFA: Tensor | None) -> Entries:
-        """What enters beside frames in which this was held."""
+        """Return the entries of frames with these actions."""
         if actions_BFA is None:
             return NO_ENTRIES
         assert self.injectors is not None, "actions for a model that takes none"

@@ -49,9 +49,9 @@ RENDERED = (128, 128)
 HALF_A_KEY = 0.5
 """Least motion that must be asked for, if its sign is to be right."""
 ATTRIBUTES = ("setting", "time", "weather", "thing", "colour")
-"""What a walker's prompt promises. Things are left behind by and by."""
+"""Attributes that a walker's prompt promises. Things are left behind by and by."""
 LASTING = ("setting", "time", "weather")
-"""What is still promised after a long walk."""
+"""Attributes that are still promised after a long walk."""
 FIRST_SECONDS = 10.0
 """Seconds at each end of a long walk that are compared."""
 
@@ -99,7 +99,7 @@ class SteeringFigures:
     seconds: float
     streamed: MotionFigures
     rendered: MotionFigures | None
-    """What the judge reads in renders of some of the walks; None where none were rendered."""
+    """Motion that the judge reads in renders of some of the walks; None where none were rendered."""
     adherence: dict[str, dict[str, float]]
     """Share of the walks in which the classifier recognises each attribute: in the first two seconds, in the
     last, and in the first two of those that were rendered."""

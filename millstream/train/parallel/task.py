@@ -45,7 +45,7 @@ class FlowRows(NamedTuple):
     entries: Entries = NO_ENTRIES
     """Entries beside each of their frames."""
     actions_BFA: Tensor | None = None
-    """What is held in each of their frames, for a model whose injectors learn what that does."""
+    """Actions in each of their frames, for a model whose injectors learn what that does."""
 
     @property
     def wanted(self) -> tuple[Tensor, ...]:

@@ -25,7 +25,7 @@ STANDING_SHARE = 0.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Actions:
-    """Of B walks and T frames. The keys of frame t are held while frame t comes to be: its pose has them in
+    """Actions of B walks and T frames. The keys of frame t are held while frame t comes to be: its pose has them in
     it."""
 
     keys: Tensor
@@ -57,7 +57,7 @@ def standing(count: int, frames: int) -> Actions:
 
 
 def held(keys: str, frames: int, count: int = 1) -> Actions:
-    """The same keys in every frame, named as in `w+left`."""
+    """Hold some keys in every frame, named as in `w+left`."""
     actions = standing(count, frames)
     for name in keys.split("+"):
         actions.keys[:, :, KEYS.index(name)] = True

@@ -48,7 +48,7 @@ class Rays:
     height: int
     width: int
     shift: float
-    """Of each sample from its pixel's middle, in pixels: 0, or -0.5 for corners."""
+    """Offset of each sample from its pixel's middle, in pixels: 0, or -0.5 for corners."""
     x: Tensor
     """Direction to the east [N, P]; the direction's part along the camera's z axis is 1."""
     y: Tensor

@@ -60,7 +60,7 @@ SEEN_SHARE = 0.015
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WalkAttributes:
-    """What a walk adds to the attributes of its scene."""
+    """Attributes that a walk adds to those of its scene."""
 
     step: Tensor
     """[B] ids of `STEPS`: what most frames do; standing where most do nothing."""

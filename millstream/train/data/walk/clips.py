@@ -23,7 +23,7 @@ class WalkClips:
     poses: Poses
     rendered: Rendered
     attributes: WalkAttributes
-    """What the walks add to `attributes(walks.scenes)`."""
+    """Attributes beside `attributes(walks.scenes)`."""
 
 
 def walk_clips(

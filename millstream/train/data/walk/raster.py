@@ -22,7 +22,7 @@ NEAR = 0.12
 """Metres; nothing nearer is seen."""
 _NONE = (1 << 63) - 1
 _SIGNS = tuple(float(sign) for corner in product((-1, 1), repeat=3) for sign in corner)
-"""Of the eight corners of a box."""
+"""Signs of the eight corners of a box."""
 
 
 class Boxes(NamedTuple):

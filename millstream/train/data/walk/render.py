@@ -44,7 +44,7 @@ from millstream.train.data.walk.weather import falling, grey_air
 from millstream.train.data.walk.window import LandWindow, windows_around
 
 LABELS = ("sky", "ground", "water", "tree", "house", "thing", "second thing")
-"""What a pixel shows; an id is a name's place. A rock is a tree here."""
+"""Names of what a pixel shows; an id is a name's place. A rock is a tree here."""
 SKY, GROUND, WATER = range(3)
 THING = LABELS.index("thing")
 PIECE_PIXELS = {"cpu": 1 << 18, "cuda": 1 << 22}
@@ -138,7 +138,7 @@ class _Piece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Grid:
-    """What is seen through one grid of samples, without things: colours [N, 3, P], else [N, P]."""
+    """Surfaces that are seen through one grid of samples, without things: colours [N, 3, P], else [N, P]."""
 
     rays: Rays
     image: Tensor

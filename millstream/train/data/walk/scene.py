@@ -191,7 +191,7 @@ def _choose_start(scenes: Scenes, world: Tensor, lots: Tensor) -> Walks:
 
 
 def _layout(scenes: Scenes) -> tuple[Tensor, Tensor, Tensor]:
-    """How far ahead each thing is, how many degrees to the right, and half its height; [B, 2] each."""
+    """Return the distance of each thing ahead, its degrees to the right, and half its height; [B, 2] each."""
     stout = constant(tuple(STOUT.get(name, 1.0) for name in THINGS), scenes.thing.device).double()
     thing = torch.stack((scenes.thing, scenes.thing2), dim=1)
     size = torch.stack((scenes.size, scenes.size2), dim=1)
@@ -245,7 +245,7 @@ def _score(
 
 
 def _altitude(scenes: Scenes, level: Tensor, eye: Tensor, far: Tensor, half: Tensor) -> Tensor:
-    """Of each thing's middle: on the water, on the rails, or in the air and not too high to be seen."""
+    """Return the altitude of each thing's middle: on the water, on the rails, or in the air and not too high to be seen."""
     thing = torch.stack((scenes.thing, scenes.thing2), dim=1)
     lot = torch.stack((scenes.level, 1 - scenes.level), dim=1).double()
     lift = torch.where(thing == COMET, 0.38, 0.02 + 0.11 * lot)

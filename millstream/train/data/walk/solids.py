@@ -67,7 +67,7 @@ _CACTUS_PARTS = (
 assert (FIR, ROUND, ROCK, CACTUS) == (0, 1, 2, 3), "parts lie in the order of kinds"
 _PARTS = (_FIR_PARTS, _ROUND_PARTS, _ROCK_PARTS, _CACTUS_PARTS)
 _WIDEST = (0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
-"""Which part of each kind casts its shadow."""
+"""Part of each kind that casts its shadow."""
 _PAINTS = ((0.42, 0.30, 0.21), (0.17, 0.42, 0.25), (0.34, 0.56, 0.22), (0.60, 0.54, 0.50), (0.34, 0.54, 0.30))
 _ROUND_TINTS = ((0.30, 0.54, 0.22), (0.42, 0.62, 0.22), (0.24, 0.48, 0.24), (0.82, 0.56, 0.20))
 _WALLS = (
@@ -79,7 +79,7 @@ _ROOFS = ((0.66, 0.28, 0.22), (0.46, 0.30, 0.26), (0.34, 0.36, 0.42), (0.52, 0.4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Solids:
-    """What stands around windows: [W, C] each, metres from the window's tile; `there` last of all."""
+    """Solids around windows: [W, C] each, metres from the window's tile; `there` last of all."""
 
     trees: Trees
     tree_y: Tensor
@@ -344,7 +344,7 @@ def house_parts(
 
 
 def _lines(eye: Eye, rays: Rays, boxes: Boxes, found: Fragments) -> tuple[Tensor, ...]:
-    """Of each fragment: where its eye stands from the middle of its solid, and its line's direction; [F]."""
+    """Return each fragment's eye, from the middle of its solid, and its line's direction; [F]."""
     frame = boxes.frame[found.solid]
     origin = (
         eye.x[frame] - boxes.x[found.solid],

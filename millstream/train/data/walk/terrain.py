@@ -34,7 +34,7 @@ class Land:
     base: float
     """Mean height, metres."""
     heights: tuple[float, ...]
-    """Of each noise, metres."""
+    """Height of each noise, metres."""
     dunes: float = 0.0
     """Height of ridges."""
     paths: float = 1.0
